@@ -1,0 +1,22 @@
+/*
+ * The two clocks. Leases are judged by the boot clock: it cannot be stepped, counts through
+ * suspend, and is the same in every time namespace of this boot. The wall clock is for people only.
+ */
+#ifndef HF_BASE_CLOCK_H
+#define HF_BASE_CLOCK_H
+
+#include <stdint.h>
+
+/* CLOCK_BOOTTIME of the machine, in ms: the time namespace's offset is taken off. */
+int64_t hf_clock_boot_ms(void);
+
+/* The machine's boot time as this process's CLOCK_BOOTTIME timers count it: add to arm a timer. */
+int64_t hf_clock_boot_offset_ms(void);
+
+/* Milliseconds since 1970. */
+int64_t hf_clock_wall_ms(void);
+
+/* This boot's id (36 characters); "unknown" where /proc does not say. */
+const char *hf_boot_id(void);
+
+#endif

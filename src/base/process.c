@@ -1,0 +1,117 @@
+#include "process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+
+static uint64_t own_pid_namespace(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/*
+ * State letter and start time from /proc/PID/stat, whose second field may itself contain spaces and
+ * brackets. Start times are shown in the reader's time namespace: its offset is taken off.
+ */
+static bool read_stat(int32_t pid, char *ret_state, int64_t *ret_start_ticks)
+{
+    char path[40], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    const char *after = strrchr(text, ')');
+    unsigned long long start;
+    char state;
+    if (!after || sscanf(after,
+                         ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d"
+                         " %*d %llu",
+                         &state, &start) != 2)
+        return false;
+    *ret_state = state;
+    *ret_start_ticks = (int64_t)start - hf_clock_boot_offset_ms() * sysconf(_SC_CLK_TCK) / 1000;
+    return true;
+}
+
+int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
+                          struct hf_error *err)
+{
+    struct hf_processes all = {.n = (uint32_t)n};
+    if (n > HF_BOUND_MAX)
+        return hf_fail(err, HF_INVALID, "a lease can be bound to at most %d processes",
+                       HF_BOUND_MAX);
+    for (size_t i = 0; i < n; i++) {
+        char state;
+        all.of[i].pid = pids[i];
+        if (pids[i] <= 0 || !read_stat(pids[i], &state, &all.of[i].start_ticks))
+            return hf_fail(err, HF_INVALID, "there is no process %d to bind the lease to", pids[i]);
+    }
+    if (n)
+        all.pid_namespace = own_pid_namespace();
+    memcpy(all.boot, hf_boot_id(), strlen(hf_boot_id()) + 1);
+    *ret = all;
+    return 0;
+}
+
+enum hf_alive hf_process_alive(const struct hf_process *p)
+{
+    if (kill(p->pid, 0) < 0 && errno == ESRCH)
+        return HF_DEAD;
+    char state;
+    int64_t start_ticks;
+    if (!read_stat(p->pid, &state, &start_ticks))
+        return HF_ALIVE_UNKNOWN;
+    /* Rounding by the namespace's offset may move the start by a tick. */
+    if (llabs(start_ticks - p->start_ticks) > 1)
+        return HF_DEAD; /* another process has its pid now */
+    return state == 'Z' || state == 'X' ? HF_DEAD : HF_ALIVE;
+}
+
+enum hf_alive hf_processes_alive(const struct hf_processes *all)
+{
+    if (all->n == 0 || strcmp(all->boot, hf_boot_id()) != 0 ||
+        all->pid_namespace != own_pid_namespace())
+        return HF_ALIVE_UNKNOWN;
+    enum hf_alive best = HF_DEAD;
+    for (uint32_t i = 0; i < all->n; i++) {
+        enum hf_alive one = hf_process_alive(&all->of[i]);
+        if (one == HF_ALIVE)
+            return HF_ALIVE;
+        if (one == HF_ALIVE_UNKNOWN)
+            best = HF_ALIVE_UNKNOWN;
+    }
+    return best;
+}
+
+void hf_processes_watch(const struct hf_processes *all, int ret_fds[HF_BOUND_MAX])
+{
+    for (uint32_t i = 0; i < HF_BOUND_MAX; i++)
+        ret_fds[i] = -1;
+    if (strcmp(all->boot, hf_boot_id()) != 0 || all->pid_namespace != own_pid_namespace())
+        return;
+    for (uint32_t i = 0; i < all->n && i < HF_BOUND_MAX; i++) {
+        int fd = pidfd_open(all->of[i].pid, 0);
+        /* Look again now that the pid can't be reused behind our back. */
+        if (fd >= 0 && hf_process_alive(&all->of[i]) != HF_ALIVE) {
+            close(fd);
+            fd = -1;
+        }
+        ret_fds[i] = fd;
+    }
+}

@@ -1,0 +1,39 @@
+/*
+ * Who a process is, so that it is never mistaken for another: pid, start time, pid namespace (the
+ * boot is kept beside it). Only a certain death counts: in any doubt the answer is "unknown".
+ */
+#ifndef HF_BASE_PROCESS_H
+#define HF_BASE_PROCESS_H
+
+#include "holdfast.h"
+
+struct hf_process {
+    int32_t pid;         /* 0: none */
+    int64_t start_ticks; /* since boot, in clock ticks of the machine, not of the time namespace */
+};
+
+/* The processes that keep one lease alive: it is dead when every one of them is. */
+struct hf_processes {
+    uint32_t n; /* 0: bound to no process */
+    struct hf_process of[HF_BOUND_MAX];
+    uint64_t pid_namespace; /* inode; pids mean nothing in another one */
+    char boot[HF_UUID_LEN + 1];
+};
+
+/* Describe local processes by their pids; fails where one does not exist. The boot is always set.
+ */
+int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
+                          struct hf_error *err);
+
+enum hf_alive hf_process_alive(const struct hf_process *p);
+
+/* Alive while any is; unknown where none is bound, or in another pid namespace or boot. */
+enum hf_alive hf_processes_alive(const struct hf_processes *all);
+
+/*
+ * Descriptors that become readable as these processes end (for poll), -1 where there is none to
+ * watch. Only for processes of this pid namespace that are alive now.
+ */
+void hf_processes_watch(const struct hf_processes *all, int ret_fds[HF_BOUND_MAX]);
+
+#endif

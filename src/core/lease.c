@@ -1,0 +1,565 @@
+#include "lease.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- small pieces -----------------------------------------------------------------------------
+ */
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    snprintf(to, size, "%s", from ? from : "");
+}
+
+const char *hf_stale_reason_name(enum hf_stale_reason reason)
+{
+    static const char *const names[] = {"", "expired", "holder-died", "rebooted"};
+    return names[reason];
+}
+
+const char *hf_event_kind_name(enum hf_event_kind kind)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        HF_EVENT_MAP(X)
+#undef X
+    };
+    return names[kind];
+}
+
+const char *hf_lock_state_name(enum hf_lock_state state)
+{
+    static const char *const names[] = {"free", "held", "stale"};
+    return names[state];
+}
+
+bool hf_op_is_read(enum hf_op op) { return op == HF_OP_STATUS || op == HF_OP_GUARD; }
+
+bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->ticket < b->ticket;
+}
+
+static bool is_holder(const struct hf_record *rec, const struct hf_ask *ask)
+{
+    return rec->grant.held && hf_lock_id_equal(&rec->grant.id, &ask->id);
+}
+
+/* Record an event; the caller may go on to fill in what is special about it. */
+static struct hf_event *tell(struct hf_effects *fx, const struct hf_world *world,
+                             const struct hf_record *rec, enum hf_event_kind kind,
+                             const char *owner, const char *reason)
+{
+    struct hf_event *e = &fx->events[fx->n_events];
+    if (fx->n_events + 1 < HF_EFFECTS_MAX)
+        fx->n_events++;
+    e->seq = 0;
+    e->at_ms = world->wall_ms;
+    e->kind = kind;
+    e->fence = rec->grant.fence;
+    copy_text(e->name, sizeof e->name, rec->name);
+    copy_text(e->owner, sizeof e->owner, owner);
+    copy_text(e->execution_id, sizeof e->execution_id, rec->grant.execution_id);
+    copy_text(e->reason, sizeof e->reason, reason);
+    e->detail[0] = '\0';
+    return e;
+}
+
+static void remember_ended(struct hf_record *rec, enum hf_end how)
+{
+    uint32_t keep = rec->n_ended < HF_ENDED_MAX ? rec->n_ended : HF_ENDED_MAX - 1;
+    memmove(&rec->ended[1], &rec->ended[0], keep * sizeof rec->ended[0]);
+    rec->ended[0] = (struct hf_ended){.id = rec->grant.id, .how = (uint8_t)how};
+    rec->n_ended = keep + 1;
+}
+
+/* How the asker's token ended earlier, or 0. */
+static enum hf_end ended_before(const struct hf_record *rec, const struct hf_ask *ask)
+{
+    for (uint32_t i = 0; i < rec->n_ended; i++)
+        if (hf_lock_id_equal(&rec->ended[i].id, &ask->id))
+            return (enum hf_end)rec->ended[i].how;
+    return 0;
+}
+
+/* ---- granting and ending ----------------------------------------------------------------------
+ */
+
+/* End the lease: its token is spent, and its execution's attempt is over in the same step. */
+static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end how,
+                      enum hf_outcome outcome, int exit_code, const char *reason)
+{
+    struct hf_grant *g = &rec->grant;
+    if (g->execution_id[0] && fx->n_ended < 2) {
+        struct hf_ended_execution *x = &fx->ended[fx->n_ended++];
+        copy_text(x->id, sizeof x->id, g->execution_id);
+        x->outcome = outcome == HF_OUTCOME_NONE ? HF_OUTCOME_ABORTED : outcome;
+        x->exit_code = exit_code;
+        x->fence = g->fence;
+        copy_text(x->reason, sizeof x->reason, reason);
+    }
+    remember_ended(rec, how);
+    rec->grant = (struct hf_grant){.fence = g->fence};
+    fx->changed = true;
+}
+
+static void count_takeover(struct hf_counts *counts, enum hf_stale_reason reason)
+{
+    counts->taken_expired += reason == HF_STALE_EXPIRED;
+    counts->taken_died += reason == HF_STALE_DIED;
+    counts->taken_rebooted += reason == HF_STALE_REBOOTED;
+}
+
+/* What a new grant is made of, whether the asker gets it at once or a waiter later. */
+struct terms {
+    struct hf_lock_id id;
+    const char *owner, *note;
+    int64_t ttl_ms;
+    const struct hf_processes *bound;
+    bool offer;
+    int64_t waited_ms;
+};
+
+static int grant_to(struct hf_record *rec, const struct terms *t, const struct hf_world *world,
+                    struct hf_effects *fx)
+{
+    int64_t fence = world->next_fence(world->ctx);
+    if (fence < 0)
+        return (int)fence;
+    if (fence <= rec->last_fence)
+        return -HF_INTERNAL; /* a store that repeats fences must not grant */
+    struct hf_grant *g = &rec->grant;
+    *g = (struct hf_grant){.held = true,
+                           .offered = t->offer,
+                           .id = t->id,
+                           .fence = fence,
+                           .acquired_at_ms = world->wall_ms,
+                           .acquired_ms = world->now_ms,
+                           .ttl_ms = t->ttl_ms,
+                           .told_ms = world->now_ms,
+                           .bound = *t->bound,
+                           .took = fx->freed};
+    int64_t lasts_ms = t->offer && t->ttl_ms > HF_OFFER_MS ? HF_OFFER_MS : t->ttl_ms;
+    g->expires_ms = world->now_ms + lasts_ms;
+    copy_text(g->owner, sizeof g->owner, t->owner);
+    copy_text(g->note, sizeof g->note, t->note);
+    rec->last_fence = fence;
+    rec->counts.granted++;
+    count_takeover(&rec->counts, g->took.reason);
+    fx->changed = true;
+    if (g->took.reason != HF_STALE_NOT)
+        snprintf(
+            tell(fx, world, rec, HF_EV_TAKEN_OVER, g->owner, hf_stale_reason_name(g->took.reason))
+                ->detail,
+            HF_DETAIL_MAX + 1, "from %s, fence %lld", g->took.owner, (long long)g->took.fence);
+    struct hf_event *e = tell(fx, world, rec, HF_EV_ACQUIRED, g->owner, "");
+    if (t->offer)
+        snprintf(e->detail, sizeof e->detail, "after waiting %lld ms", (long long)t->waited_ms);
+    return 0;
+}
+
+/* ---- the queue --------------------------------------------------------------------------------
+ */
+
+static bool waiter_is_gone(const struct hf_waiter *w, const struct hf_world *world)
+{
+    return world->now_ms >= w->until_ms || world->now_ms - w->seen_ms >= HF_WAITER_MS ||
+           (w->bound.n && world->dead(world->ctx, &w->bound) != HF_STALE_NOT);
+}
+
+static void drop_waiter(struct hf_record *rec, const struct hf_lock_id *id, struct hf_effects *fx)
+{
+    fx->dropped[fx->n_dropped++] = *id;
+    for (uint32_t i = 0; i < rec->n_head; i++)
+        if (hf_lock_id_equal(&rec->head[i].id, id)) {
+            memmove(&rec->head[i], &rec->head[i + 1], (rec->n_head - i - 1) * sizeof rec->head[0]);
+            rec->n_head--;
+            break;
+        }
+    if (rec->has_self && hf_lock_id_equal(&rec->self.id, id))
+        rec->has_self = false;
+    if (rec->n_waiters)
+        rec->n_waiters--;
+}
+
+/*
+ * Offer a free lock to the first waiter that is still there. True: every waiter in the window was
+ * gone, and there are more behind it.
+ */
+static bool offer_to_head(struct hf_record *rec, const struct hf_ask *ask,
+                          const struct hf_world *world, struct hf_effects *fx)
+{
+    while (!rec->grant.held && rec->n_head) {
+        struct hf_waiter w = rec->head[0];
+        bool asks_now = hf_lock_id_equal(&w.id, &ask->id);
+        drop_waiter(rec, &w.id, fx);
+        if (!asks_now && waiter_is_gone(&w, world))
+            continue;
+        struct terms t = {
+            w.id, w.owner, w.note, w.ttl_ms, &w.bound, true, world->now_ms - w.queued_ms};
+        if (grant_to(rec, &t, world, fx) < 0)
+            return false; /* the asker's own grant will meet the same failure and report it */
+        if (!asks_now && fx->n_wake < 2)
+            fx->wake[fx->n_wake++] = w.id;
+    }
+    return !rec->grant.held && rec->n_waiters > 0;
+}
+
+/* ---- settling ---------------------------------------------------------------------------------
+ */
+
+enum hf_stale_reason hf_grant_stale(const struct hf_grant *grant, const struct hf_world *world)
+{
+    if (!grant->held)
+        return HF_STALE_NOT;
+    enum hf_stale_reason why = HF_STALE_NOT;
+    if (grant->bound.n)
+        why = world->dead(world->ctx, &grant->bound);
+    if (why == HF_STALE_NOT && world->now_ms >= grant->expires_ms)
+        why = HF_STALE_EXPIRED;
+    return why;
+}
+
+static void free_stale(struct hf_record *rec, enum hf_stale_reason why,
+                       const struct hf_world *world, struct hf_effects *fx)
+{
+    const struct hf_grant *g = &rec->grant;
+    struct hf_takeover *freed = &fx->freed;
+    freed->reason = why;
+    hf_lock_id_format(&g->id, freed->lock_id);
+    copy_text(freed->owner, sizeof freed->owner, g->owner);
+    freed->fence = g->fence;
+    freed->acquired_at_ms = g->acquired_at_ms;
+    freed->held_for_ms = world->now_ms - g->acquired_ms;
+    freed->ttl_ms = g->ttl_ms;
+    struct hf_event *e = tell(fx, world, rec, HF_EV_EXPIRED, g->owner, hf_stale_reason_name(why));
+    if (g->offered) {
+        copy_text(e->detail, sizeof e->detail, "a waiter did not confirm it in time");
+        freed->reason = HF_STALE_NOT; /* nobody ever worked under it: nothing to announce */
+    }
+    end_grant(rec, fx, HF_END_LOST, HF_OUTCOME_ABORTED, 0, hf_stale_reason_name(why));
+}
+
+bool hf_settle(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+               struct hf_effects *fx)
+{
+    enum hf_stale_reason why;
+    if (is_holder(rec, ask))
+        why = world->now_ms >= rec->grant.expires_ms ? HF_STALE_EXPIRED : HF_STALE_NOT;
+    else
+        why = hf_grant_stale(&rec->grant, world);
+    if (why != HF_STALE_NOT)
+        free_stale(rec, why, world, fx);
+    return offer_to_head(rec, ask, world, fx);
+}
+
+/* ---- answers ----------------------------------------------------------------------------------
+ */
+
+void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
+                      struct hf_status *ret)
+{
+    const struct hf_grant *g = &rec->grant;
+    *ret = (struct hf_status){.alive = HF_ALIVE_UNKNOWN, .waiters = rec->n_waiters};
+    copy_text(ret->name, sizeof ret->name, rec->name);
+    ret->fence = rec->last_fence;
+    if (!g->held)
+        return;
+    enum hf_stale_reason why = hf_grant_stale(g, world);
+    ret->state = why == HF_STALE_NOT ? HF_STATE_HELD : HF_STATE_STALE;
+    if (g->bound.n)
+        ret->alive = why == HF_STALE_DIED || why == HF_STALE_REBOOTED ? HF_DEAD : HF_ALIVE;
+    ret->fence = g->fence;
+    copy_text(ret->owner, sizeof ret->owner, g->owner);
+    copy_text(ret->note, sizeof ret->note, g->note);
+    copy_text(ret->execution_id, sizeof ret->execution_id, g->execution_id);
+    ret->held_for_ms = world->now_ms - g->acquired_ms;
+    ret->locked_since_ms = world->wall_ms - ret->held_for_ms;
+    ret->remaining_ms = g->expires_ms - world->now_ms;
+    ret->expires_at_ms = world->wall_ms + ret->remaining_ms;
+}
+
+static void refuse(struct hf_record *rec, int code, const struct hf_world *world,
+                   struct hf_answer *answer)
+{
+    answer->code = -code;
+    answer->has_holder = true;
+    hf_record_status(rec, world, &answer->holder);
+}
+
+static void answer_lease(const struct hf_record *rec, const struct hf_ask *ask,
+                         const struct hf_world *world, struct hf_answer *answer)
+{
+    const struct hf_grant *g = &rec->grant;
+    struct hf_lease *l = &answer->lease;
+    answer->code = 0;
+    copy_text(l->name, sizeof l->name, rec->name);
+    copy_text(l->token, sizeof l->token, ask->req->token);
+    l->fence = g->fence;
+    copy_text(l->owner, sizeof l->owner, g->owner);
+    copy_text(l->note, sizeof l->note, g->note);
+    l->acquired_at_ms = g->acquired_at_ms;
+    l->expires_at_ms = world->wall_ms + (g->expires_ms - world->now_ms);
+    l->ttl_ms = g->ttl_ms;
+    copy_text(l->execution_id, sizeof l->execution_id, g->execution_id);
+    l->takeover = g->took;
+}
+
+/* ---- the requests -----------------------------------------------------------------------------
+ */
+
+typedef void step_fn(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                     struct hf_answer *answer, struct hf_effects *fx);
+
+/* Renew what the asker holds; fence and token stay as they are. */
+static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *world,
+                  struct hf_effects *fx)
+{
+    struct hf_grant *g = &rec->grant;
+    if (ttl_ms)
+        g->ttl_ms = ttl_ms;
+    g->expires_ms = world->now_ms + g->ttl_ms;
+    g->offered = false;
+    fx->changed = true;
+    if (world->now_ms - g->told_ms >= HF_EXTENDED_EVERY_MS) {
+        g->told_ms = world->now_ms;
+        tell(fx, world, rec, HF_EV_EXTENDED, g->owner, "");
+    }
+}
+
+static void deny(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                 struct hf_answer *answer, struct hf_effects *fx)
+{
+    refuse(rec, HF_HELD, world, answer);
+    rec->counts.held++;
+    fx->changed = true;
+    if (world->now_ms - rec->denied_ms >= HF_DENIED_WINDOW_MS || world->now_ms < rec->denied_ms) {
+        rec->denied_ms = world->now_ms;
+        rec->n_denied = 0;
+    }
+    if (rec->n_denied >= HF_DENIED_PER_WINDOW)
+        return;
+    rec->n_denied++;
+    struct hf_event *e = tell(fx, world, rec, HF_EV_DENIED, ask->req->owner, "held");
+    snprintf(e->detail, sizeof e->detail, "held by %s, fence %lld", rec->grant.owner,
+             (long long)rec->grant.fence);
+}
+
+static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                    struct hf_answer *answer, struct hf_effects *fx)
+{
+    const struct hf_request *req = ask->req;
+    refuse(rec, HF_HELD, world, answer);
+    answer->queued = true;
+    struct hf_waiter *w = &rec->self;
+    if (!rec->has_self) {
+        *w = (struct hf_waiter){.id = ask->id,
+                                .priority = req->priority,
+                                .ttl_ms = req->ttl_ms,
+                                .queued_ms = world->now_ms,
+                                .bound = ask->bound};
+        copy_text(w->owner, sizeof w->owner, req->owner);
+        copy_text(w->note, sizeof w->note, req->note);
+        rec->has_self = true;
+        answer->holder.waiters = ++rec->n_waiters;
+    }
+    w->seen_ms = world->now_ms;
+    w->until_ms = req->wait_ms < 0 ? INT64_MAX : world->now_ms + req->wait_ms;
+    fx->put_self = true;
+    for (uint32_t i = 0; i < rec->n_head && !hf_lock_id_equal(&rec->head[i].id, &ask->id); i++)
+        answer->ahead += w->ticket == 0 ? rec->head[i].priority >= w->priority
+                                        : hf_waiter_before(&rec->head[i], w);
+}
+
+/* Has the run that is to happen once already succeeded? */
+static bool once_refuses(struct hf_record *rec, const struct hf_ask *ask,
+                         const struct hf_world *world, struct hf_answer *answer,
+                         struct hf_effects *fx)
+{
+    if (!ask->req->once_key || ask->once != HF_ONCE_DONE)
+        return false; /* one that is being done holds the lock, and refuses as any holder does */
+    refuse(rec, HF_DONE_ALREADY, world, answer);
+    struct hf_event *e = tell(fx, world, rec, HF_EV_SKIPPED, ask->req->owner, "already done");
+    snprintf(e->detail, sizeof e->detail, "key %s", ask->req->once_key);
+    copy_text(e->execution_id, sizeof e->execution_id, ask->once_execution);
+    return true;
+}
+
+static void start_execution(struct hf_record *rec, const struct hf_ask *ask,
+                            const struct hf_world *world, struct hf_effects *fx)
+{
+    if (!ask->req->once_key || rec->grant.execution_id[0])
+        return;
+    copy_text(rec->grant.execution_id, sizeof rec->grant.execution_id, ask->req->execution_id);
+    fx->changed = true;
+    struct hf_event *e = tell(fx, world, rec, HF_EV_STARTED, rec->grant.owner, "");
+    snprintf(e->detail, sizeof e->detail, "key %s", ask->req->once_key);
+}
+
+static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
+                         const struct hf_world *world, struct hf_answer *answer,
+                         struct hf_effects *fx)
+{
+    const struct hf_request *req = ask->req;
+    bool mine = is_holder(rec, ask);
+    bool started = mine && rec->grant.execution_id[0];
+    if (!started && once_refuses(rec, ask, world, answer, fx)) {
+        if (mine) { /* an offer that came too late: hand it on */
+            end_grant(rec, fx, HF_END_RELEASED, HF_OUTCOME_NONE, 0, "");
+            offer_to_head(rec, ask, world, fx);
+        } else if (rec->has_self)
+            drop_waiter(rec, &ask->id, fx);
+        return;
+    }
+    if (!mine && ended_before(rec, ask)) {
+        refuse(rec, HF_LOST, world, answer);
+        return;
+    }
+    if (!mine && rec->grant.held) {
+        if (req->wait_ms)
+            enqueue(rec, ask, world, answer, fx);
+        else
+            deny(rec, ask, world, answer, fx);
+        return;
+    }
+    if (mine)
+        renew(rec, req->ttl_ms, world, fx);
+    else {
+        struct terms t = {ask->id, req->owner, req->note, req->ttl_ms, &ask->bound, false, 0};
+        answer->code = grant_to(rec, &t, world, fx);
+        if (answer->code < 0)
+            return;
+    }
+    start_execution(rec, ask, world, fx);
+    answer_lease(rec, ask, world, answer);
+}
+
+/* Is the lease the asker's, live, and of the fence it named? Else refuse. */
+static bool require_own(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer)
+{
+    if (is_holder(rec, ask) && (!ask->req->fence || ask->req->fence == rec->grant.fence))
+        return true;
+    refuse(rec, HF_LOST, world, answer);
+    return false;
+}
+
+static void step_extend(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx)
+{
+    if (!require_own(rec, ask, world, answer))
+        return;
+    renew(rec, ask->req->ttl_ms, world, fx);
+    answer_lease(rec, ask, world, answer);
+}
+
+static void release_own(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_effects *fx, const char *reason)
+{
+    struct hf_event *e =
+        tell(fx, world, rec, ask->req->outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
+             rec->grant.owner, reason);
+    snprintf(e->detail, sizeof e->detail, "held for %lld ms",
+             (long long)(world->now_ms - rec->grant.acquired_ms));
+    end_grant(rec, fx, HF_END_RELEASED, ask->req->outcome, ask->req->exit_code, reason);
+    rec->counts.released++;
+    offer_to_head(rec, ask, world, fx);
+}
+
+static void step_release(struct hf_record *rec, const struct hf_ask *ask,
+                         const struct hf_world *world, struct hf_answer *answer,
+                         struct hf_effects *fx)
+{
+    if (!is_holder(rec, ask) && ended_before(rec, ask) == HF_END_RELEASED)
+        return; /* the reply to the first release was lost: it is done */
+    if (require_own(rec, ask, world, answer)) {
+        release_own(rec, ask, world, fx, ask->req->reason ? ask->req->reason : "");
+        return;
+    }
+    rec->counts.release_lost++;
+    fx->changed = true;
+}
+
+/* Leave the queue, and give back what was offered meanwhile. Always done. */
+static void step_withdraw(struct hf_record *rec, const struct hf_ask *ask,
+                          const struct hf_world *world, struct hf_answer *answer,
+                          struct hf_effects *fx)
+{
+    (void)answer;
+    if (is_holder(rec, ask))
+        release_own(rec, ask, world, fx, "gave up waiting");
+    else if (rec->has_self)
+        drop_waiter(rec, &ask->id, fx);
+}
+
+static void step_force(struct hf_record *rec, const struct hf_ask *ask,
+                       const struct hf_world *world, struct hf_answer *answer,
+                       struct hf_effects *fx)
+{
+    if (!rec->grant.held || rec->grant.fence != ask->req->fence) {
+        refuse(rec, HF_FENCE_STALE, world, answer);
+        return;
+    }
+    hf_record_status(rec, world, &answer->holder);
+    answer->has_holder = true;
+    struct hf_event *e = tell(fx, world, rec, HF_EV_FORCED, rec->grant.owner, ask->req->reason);
+    snprintf(e->detail, sizeof e->detail, "by %s", ask->req->owner ? ask->req->owner : "");
+    end_grant(rec, fx, HF_END_LOST, HF_OUTCOME_ABORTED, 0, "forced");
+    rec->counts.forced++;
+    offer_to_head(rec, ask, world, fx);
+}
+
+static void step_settle(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx)
+{
+    (void)ask;
+    answer->freed = fx->freed.reason;
+    hf_record_status(rec, world, &answer->holder);
+    answer->has_holder = true;
+}
+
+/* The holder's own word that it had to stop: nothing but an event. */
+static void step_lost(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                      struct hf_answer *answer, struct hf_effects *fx)
+{
+    (void)answer;
+    tell(fx, world, rec, HF_EV_LOST, ask->req->owner, ask->req->reason)->fence = ask->req->fence;
+    rec->counts.lost++;
+    fx->changed = true;
+}
+
+static void step_status(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx)
+{
+    (void)ask;
+    (void)fx;
+    hf_record_status(rec, world, &answer->holder);
+    answer->has_holder = true;
+}
+
+static void step_guard(struct hf_record *rec, const struct hf_ask *ask,
+                       const struct hf_world *world, struct hf_answer *answer,
+                       struct hf_effects *fx)
+{
+    (void)fx;
+    if (!rec->grant.held || rec->grant.fence != ask->req->fence ||
+        hf_grant_stale(&rec->grant, world) != HF_STALE_NOT)
+        refuse(rec, HF_FENCE_STALE, world, answer);
+}
+
+void hf_step(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+             struct hf_answer *answer, struct hf_effects *fx)
+{
+    static step_fn *const steps[] = {
+        [HF_OP_ACQUIRE] = step_acquire, [HF_OP_EXTEND] = step_extend,
+        [HF_OP_RELEASE] = step_release, [HF_OP_WITHDRAW] = step_withdraw,
+        [HF_OP_FORCE] = step_force,     [HF_OP_SETTLE] = step_settle,
+        [HF_OP_LOST] = step_lost,       [HF_OP_STATUS] = step_status,
+        [HF_OP_GUARD] = step_guard,
+    };
+    *answer = (struct hf_answer){0};
+    steps[ask->req->op](rec, ask, world, answer, fx);
+}

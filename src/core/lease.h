@@ -1,0 +1,179 @@
+/*
+ * The semantics of a lock, pure: a record, a request and a world in; a new record, an answer and
+ * effects out. No I/O, and no clock but the one in `struct hf_world`. This is the specification:
+ * record stores run it, statement stores are tested against it.
+ *
+ *     load the record
+ *     while (hf_settle(&rec, &ask, &world, &fx))  // end what is over, offer it to who waits
+ *         save rec and fx, load again             // only where the queue's window was used up by
+ * the dead hf_step(&rec, &ask, &world, &answer, &fx) save rec and fx in one transaction; after the
+ * commit, wake fx.wake
+ *
+ * The rules it keeps (numbers as in docs/promise.md, and in tests/unit/test_lease.c):
+ *  1 extend and release need the token and a lease that has not expired
+ *  2 the same token is the same acquire; a token that ended is never granted again
+ *  4 a renewal changes neither token nor fence
+ *  6 a contender honours the holder's ttl
+ *  7 acquire itself takes over what is stale; a sweep frees only what is stale at that moment
+ *  8 a record outlives its leases
+ *  9 a lease that is taken, swept or forced ends its execution in the same step
+ * 11 force names the fence that the operator saw
+ * 12 first come, first served within a priority; nobody overtakes a live waiter
+ */
+#ifndef HF_CORE_LEASE_H
+#define HF_CORE_LEASE_H
+
+#include "holdfast.h"
+#include "id.h"
+#include "process.h"
+
+enum {
+    HF_ENDED_MAX = 8,     /* tokens remembered after their lease ended, per name */
+    HF_WINDOW = 8,        /* waiters at the head of the queue that a record carries */
+    HF_OFFER_MS = 5000,   /* how long a waiter has to confirm what it was granted */
+    HF_WAITER_MS = 20000, /* a waiter that has not asked again for so long is gone */
+    HF_DENIED_PER_WINDOW = 16,
+    HF_DENIED_WINDOW_MS = 1000,   /* at most so many "denied" events in so long */
+    HF_EXTENDED_EVERY_MS = 300000 /* an "extended" event at most so often */
+};
+
+/* What is persisted of a grant. Times are in the store's clock unless called `_at`. */
+struct hf_grant {
+    bool held;
+    bool offered; /* granted to a waiter that has not confirmed it yet */
+    struct hf_lock_id id;
+    int64_t fence;
+    char owner[HF_OWNER_MAX + 1];
+    char note[HF_NOTE_MAX + 1];
+    int64_t acquired_at_ms;
+    int64_t acquired_ms;
+    int64_t expires_ms;
+    int64_t ttl_ms;
+    int64_t told_ms; /* of the last event that said it is alive */
+    char execution_id[HF_UUID_LEN + 1];
+    struct hf_processes bound;
+    struct hf_takeover took; /* the stale lease it took over, for whoever confirms it */
+};
+
+struct hf_waiter {
+    struct hf_lock_id id;
+    int32_t priority;
+    int64_t ticket; /* 0: not yet in the queue; the store gives the next one */
+    int64_t ttl_ms;
+    int64_t until_ms; /* when it gives up; INT64_MAX: never */
+    int64_t seen_ms;  /* when it last asked */
+    int64_t queued_ms;
+    char owner[HF_OWNER_MAX + 1];
+    char note[HF_NOTE_MAX + 1];
+    struct hf_processes bound;
+};
+
+/* How a remembered token's lease ended. */
+enum hf_end { HF_END_RELEASED = 1, HF_END_LOST = 2 };
+
+struct hf_ended {
+    struct hf_lock_id id;
+    uint8_t how;
+};
+
+/* Totals of one name, for metrics. */
+struct hf_counts {
+    int64_t granted, held, released, release_lost;
+    int64_t taken_expired, taken_died, taken_rebooted;
+    int64_t forced, lost;
+};
+
+/* All that a store keeps of one name. A new name is all zero but for `name`. */
+struct hf_record {
+    char name[HF_NAME_MAX + 1];
+    struct hf_grant grant;
+    int64_t last_fence;
+    struct hf_ended ended[HF_ENDED_MAX]; /* newest first */
+    uint32_t n_ended;
+    int64_t denied_ms; /* the window of "denied" events, and how many it has */
+    uint32_t n_denied;
+    struct hf_counts counts;
+    /* The queue: its head in order, the asker's own entry wherever it stands, and how many in all.
+     */
+    struct hf_waiter head[HF_WINDOW];
+    uint32_t n_head;
+    struct hf_waiter self;
+    bool has_self;
+    uint32_t n_waiters;
+};
+
+/* What the step may ask of the world. */
+struct hf_world {
+    int64_t now_ms;  /* the store's clock */
+    int64_t wall_ms; /* for people */
+    void *ctx;
+    /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT in any doubt. */
+    enum hf_stale_reason (*dead)(void *ctx, const struct hf_processes *bound);
+    /* The next fence, above every earlier one of this name; negative: the code of a failure. */
+    int64_t (*next_fence)(void *ctx);
+};
+
+enum { HF_EFFECTS_MAX = HF_WINDOW + 4 };
+
+/* An execution whose attempt ended with its lease. */
+struct hf_ended_execution {
+    char id[HF_UUID_LEN + 1];
+    enum hf_outcome outcome;
+    int exit_code;
+    int64_t fence;
+    char reason[HF_REASON_MAX + 1];
+};
+
+/* What the store must do beside saving the record, all in the same transaction but `wake`. */
+struct hf_effects {
+    struct hf_event events[HF_EFFECTS_MAX];
+    uint32_t n_events;
+    struct hf_lock_id dropped[HF_EFFECTS_MAX]; /* leave the queue */
+    uint32_t n_dropped;
+    bool put_self; /* rec->self joins the queue or is refreshed in it */
+    struct hf_ended_execution ended[2];
+    uint32_t n_ended;
+    struct hf_lock_id wake[2]; /* waiters that were offered the lock: after the commit */
+    uint32_t n_wake;
+    struct hf_takeover freed; /* the stale lease that settling ended */
+    bool changed;             /* the record differs from what was loaded */
+};
+
+/* How the execution with the request's once_key stands. */
+enum hf_once { HF_ONCE_FREE, HF_ONCE_BUSY, HF_ONCE_DONE };
+
+/* A request as the step sees it: the token hashed, the processes identified. */
+struct hf_ask {
+    const struct hf_request *req;
+    struct hf_lock_id id;
+    struct hf_processes bound;
+    enum hf_once once;
+    char once_execution[HF_UUID_LEN + 1]; /* the execution that has the key */
+};
+
+/*
+ * End a lease that is over and offer the lock to the first live waiter. True: the window held only
+ * dead waiters and there are more; save, load and settle again. Who asks with the holder's own
+ * token is taken for a sign of life, so that a holder's renewals need no look at its processes.
+ */
+bool hf_settle(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+               struct hf_effects *fx);
+
+/* Apply one request to a settled record. The answer's code is the outcome. */
+void hf_step(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+             struct hf_answer *answer, struct hf_effects *fx);
+
+/* Why the record's lease is over, or HF_STALE_NOT (also when it is free). */
+enum hf_stale_reason hf_grant_stale(const struct hf_grant *grant, const struct hf_world *world);
+
+/* The record as people see it; `alive` is left unknown. */
+void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
+                      struct hf_status *ret);
+
+/* May requests of this kind be answered without changing anything? */
+bool hf_op_is_read(enum hf_op op);
+
+/* a before b in the queue */
+bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * Records as JSON, from one table of fields per record (wire.c): what the command line prints, what
+ * the service answers and what files hold have the same names and forms everywhere.
+ */
+#ifndef HF_CORE_WIRE_H
+#define HF_CORE_WIRE_H
+
+#include "buf.h"
+#include "holdfast.h"
+
+/* One compact JSON object, no newline. */
+void hf_wire_lease(struct hf_buf *out, const struct hf_lease *lease);
+void hf_wire_status(struct hf_buf *out, const struct hf_status *status);
+void hf_wire_event(struct hf_buf *out, const struct hf_event *event);
+
+/* How one field of a C struct is written. */
+enum hf_wire_type {
+    HF_WIRE_TEXT,   /* char[]; empty: null */
+    HF_WIRE_STRING, /* char[]; empty: "" */
+    HF_WIRE_INT,    /* int64_t */
+    HF_WIRE_COUNT,  /* uint32_t */
+    HF_WIRE_TIME,   /* int64_t since 1970, as RFC 3339; 0: null */
+    HF_WIRE_ALIVE,  /* enum hf_alive: true, false, null */
+    HF_WIRE_STATE,  /* enum hf_lock_state */
+    HF_WIRE_KIND,   /* enum hf_event_kind */
+    HF_WIRE_BOOL    /* bool */
+};
+struct hf_wire_field {
+    const char *name;
+    enum hf_wire_type type;
+    size_t offset, size;
+};
+#define HF_WIRE(struct_type, member, json_name, wire_type)                                         \
+    {                                                                                              \
+        json_name, wire_type, offsetof(struct_type, member), sizeof(((struct_type *)0)->member)    \
+    }
+
+void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
+                   size_t n);
+
+/* Read what is there; absent and null fields become empty or 0. A wrong type is an error. */
+struct json_t;
+int hf_wire_read(const struct json_t *object, void *record, const struct hf_wire_field *fields,
+                 size_t n, struct hf_error *err);
+
+/* A JSON string with its quotes; invalid UTF-8 becomes U+FFFD. */
+void hf_wire_string(struct hf_buf *out, const char *text, size_t n);
+
+#endif

@@ -1,0 +1,135 @@
+#include "local.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+
+/* ---- filesystems ------------------------------------------------------------------------------
+ */
+
+static const struct {
+    uint32_t magic;
+    const char *name;
+} trusted[] = {
+    {0xef53, "ext2/3/4"},  {0x58465342, "xfs"},      {0x9123683e, "btrfs"},
+    {0x01021994, "tmpfs"}, {0x794c7630, "overlay"},  {0xf2f52010, "f2fs"},
+    {0x2fc12fc1, "zfs"},   {0xca451a4e, "bcachefs"}, {0x858458f6, "ramfs"},
+    {0x3153464a, "jfs"},   {0x52654973, "reiserfs"},
+};
+
+static const struct {
+    uint32_t magic;
+    const char *name;
+} refused[] = {
+    {0x6969, "NFS"},          {0xff534d42, "CIFS"},     {0xfe534d42, "SMB"},  {0x01021997, "9p"},
+    {0x65735546, "FUSE"},     {0x6a656a63, "virtiofs"}, {0x00c36400, "Ceph"}, {0x5346414f, "AFS"},
+    {0x013111a8, "IBM GPFS"}, {0x0bd00bd0, "Lustre"},
+};
+
+int hf_local_check_filesystem(const char *path, struct hf_error *err)
+{
+    struct statfs fs;
+    if (statfs(path, &fs) < 0)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't look at the filesystem of %s",
+                             path);
+    uint32_t magic = (uint32_t)fs.f_type;
+    for (size_t i = 0; i < sizeof trusted / sizeof *trusted; i++)
+        if (trusted[i].magic == magic)
+            return 0;
+    const char *name = "of an unknown kind";
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (refused[i].magic == magic)
+            name = refused[i].name;
+    return hf_fail(
+        err, HF_UNAVAILABLE,
+        "%s is on a filesystem (%s, 0x%x) whose locks can't be trusted; use a local one, "
+        "or postgres:// for several hosts",
+        path, name, magic);
+}
+
+/* ---- time -------------------------------------------------------------------------------------
+ */
+
+int64_t hf_local_now_ms(void) { return hf_clock_boot_ms(); }
+
+void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms)
+{
+    struct hf_grant *g = &rec->grant;
+    if (!g->held || strcmp(g->bound.boot, hf_boot_id()) == 0)
+        return;
+    g->acquired_ms = first_open_ms;
+    g->told_ms = first_open_ms;
+    g->expires_ms = first_open_ms + g->ttl_ms;
+    if (!g->bound.n)
+        memcpy(g->bound.boot, hf_boot_id(), strlen(hf_boot_id()) + 1);
+}
+
+/* ---- wake-ups ---------------------------------------------------------------------------------
+ */
+
+int hf_local_watch(int wake_dir, const struct hf_lock_id *id, int *ret_fd, struct hf_error *err)
+{
+    char name[HF_LOCK_ID_LEN + 1];
+    hf_lock_id_format(id, name);
+    if (mkfifoat(wake_dir, name, 0600) < 0 && errno != EEXIST)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make a FIFO to be woken by");
+    /* Opened for writing too, so that it never reads as closed. */
+    int fd = openat(wake_dir, name, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        int saved = errno;
+        unlinkat(wake_dir, name, 0);
+        return hf_fail_errno(err, HF_UNAVAILABLE, saved, "can't open a FIFO to be woken by");
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+void hf_local_unwatch(int wake_dir, const struct hf_lock_id *id, int fd)
+{
+    char name[HF_LOCK_ID_LEN + 1];
+    hf_lock_id_format(id, name);
+    unlinkat(wake_dir, name, 0);
+    close(fd);
+}
+
+void hf_local_wake(int wake_dir, const struct hf_lock_id *id)
+{
+    char name[HF_LOCK_ID_LEN + 1];
+    hf_lock_id_format(id, name);
+    int fd = openat(wake_dir, name, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    /* A full FIFO has woken its reader already; without a reader open() has said so. */
+    ssize_t ignored = write(fd, "w", 1);
+    (void)ignored;
+    close(fd);
+}
+
+void hf_local_sweep_wakes(int wake_dir)
+{
+    int fd = openat(wake_dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct hf_lock_id id;
+        if (!hf_lock_id_parse(entry->d_name, &id))
+            continue;
+        int fifo = openat(wake_dir, entry->d_name, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+        if (fifo < 0 && errno == ENXIO) /* nobody reads it */
+            unlinkat(wake_dir, entry->d_name, 0);
+        if (fifo >= 0)
+            close(fifo);
+    }
+    closedir(dir);
+}

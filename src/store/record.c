@@ -1,0 +1,246 @@
+#include "record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "error.h"
+
+/* ---- the world --------------------------------------------------------------------------------
+ */
+
+static enum hf_stale_reason is_dead(void *ctx, const struct hf_processes *bound)
+{
+    (void)ctx;
+    if (strcmp(bound->boot, hf_boot_id()) != 0)
+        return HF_STALE_REBOOTED;
+    return hf_processes_alive(bound) == HF_DEAD ? HF_STALE_DIED : HF_STALE_NOT;
+}
+
+static int64_t next_fence(void *ctx)
+{
+    struct hf_record_world *rw = ctx;
+    return rw->ops->next_fence(rw->store);
+}
+
+struct hf_world hf_record_world_now(struct hf_record_world *rw)
+{
+    return (struct hf_world){.now_ms = rw->ops->now_ms(rw->store),
+                             .wall_ms = hf_clock_wall_ms(),
+                             .ctx = rw,
+                             .dead = is_dead,
+                             .next_fence = next_fence};
+}
+
+/* ---- one request ------------------------------------------------------------------------------
+ */
+
+static void clear_effects(struct hf_effects *fx)
+{
+    fx->n_events = fx->n_dropped = fx->n_ended = fx->n_wake = 0;
+    fx->put_self = fx->changed = false;
+    fx->freed = (struct hf_takeover){0};
+}
+
+static bool has_effects(const struct hf_effects *fx)
+{
+    return fx->changed || fx->put_self || fx->n_events || fx->n_dropped;
+}
+
+/* Everything that one request needs while it is worked on. */
+struct work {
+    struct hf_store *store;
+    const struct hf_record_ops *ops;
+    struct hf_world world;
+    struct hf_ask ask;
+    struct hf_record rec;
+    struct hf_effects fx;
+};
+
+/* Waiters to wake once the transaction has been committed. */
+struct wakes {
+    struct {
+        const char *name;
+        struct hf_lock_id id;
+    } * of;
+    size_t n, size;
+};
+
+static void note_wakes(struct wakes *wakes, const char *name, const struct hf_effects *fx)
+{
+    for (uint32_t i = 0; i < fx->n_wake && wakes->n < wakes->size; i++) {
+        wakes->of[wakes->n].name = name;
+        wakes->of[wakes->n++].id = fx->wake[i];
+    }
+}
+
+static int load(struct work *w, struct hf_error *err)
+{
+    return w->ops->load(w->store, w->ask.req->name, w->ask.req->token ? &w->ask.id : NULL, &w->rec,
+                        err);
+}
+
+static int save(struct work *w, struct wakes *wakes, struct hf_error *err)
+{
+    if (!has_effects(&w->fx))
+        return 0;
+    note_wakes(wakes, w->ask.req->name, &w->fx);
+    return w->ops->save(w->store, &w->rec, &w->ask, &w->fx, err);
+}
+
+static int prepare(struct work *w, const struct hf_request *req, struct hf_error *err)
+{
+    memset(&w->ask, 0, sizeof w->ask);
+    w->ask.req = req;
+    if (req->token)
+        w->ask.id = hf_lock_id_of(req->token);
+    int r = hf_processes_identify(req->bound, req->n_bound, &w->ask.bound, err);
+    if (r < 0)
+        return r;
+    if (!req->once_key || req->op != HF_OP_ACQUIRE)
+        return 0;
+    return w->ops->once(w->store, req->name, req->once_key, &w->ask.once, w->ask.once_execution,
+                        err);
+}
+
+/* Settle until a live waiter has it, or nobody is left; a long line of dead ones takes several
+ * turns. */
+static int settle(struct work *w, struct wakes *wakes, struct hf_error *err)
+{
+    while (hf_settle(&w->rec, &w->ask, &w->world, &w->fx)) {
+        struct hf_takeover freed = w->fx.freed;
+        int r = save(w, wakes, err);
+        if (r < 0)
+            return r;
+        clear_effects(&w->fx);
+        w->fx.freed = freed;
+        if ((r = load(w, err)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int change(struct work *w, struct hf_answer *answer, struct wakes *wakes,
+                  struct hf_error *err)
+{
+    clear_effects(&w->fx);
+    int r = load(w, err);
+    if (r >= 0)
+        r = settle(w, wakes, err);
+    if (r < 0)
+        return r;
+    hf_step(&w->rec, &w->ask, &w->world, answer, &w->fx);
+    if ((r = save(w, wakes, err)) < 0)
+        return r;
+    if (w->rec.grant.held || !w->rec.n_waiters)
+        return 0;
+    /* Given back with only dead waiters in the window: go on to those behind them. */
+    clear_effects(&w->fx);
+    if ((r = load(w, err)) < 0 || (r = settle(w, wakes, err)) < 0)
+        return r;
+    return save(w, wakes, err);
+}
+
+static int look(struct work *w, struct hf_answer *answer, struct hf_error *err)
+{
+    int r = load(w, err);
+    if (r < 0)
+        return r;
+    clear_effects(&w->fx);
+    hf_step(&w->rec, &w->ask, &w->world, answer, &w->fx);
+    return 0;
+}
+
+/* ---- many requests ----------------------------------------------------------------------------
+ */
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The distinct names of the requests, sorted, so that two batches never lock them crosswise. */
+static size_t collect_names(const struct hf_request *requests, size_t n, const char **names)
+{
+    for (size_t i = 0; i < n; i++)
+        names[i] = requests[i].name;
+    qsort(names, n, sizeof *names, compare_names);
+    size_t distinct = 0;
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || strcmp(names[i], names[distinct - 1]) != 0)
+            names[distinct++] = names[i];
+    return distinct;
+}
+
+static int work_all(struct work *w, const struct hf_request *requests, size_t n, bool reading,
+                    struct hf_answer *answers, struct wakes *wakes, struct hf_error *err)
+{
+    struct hf_record_world rw = {w->store, w->ops};
+    w->world = hf_record_world_now(&rw);
+    for (size_t i = 0; i < n; i++) {
+        int r = prepare(w, &requests[i], err);
+        if (r >= 0)
+            r = reading || hf_op_is_read(requests[i].op) ? look(w, &answers[i], err)
+                                                         : change(w, &answers[i], wakes, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int apply_in_transaction(struct work *w, const struct hf_request *requests, size_t n,
+                                struct hf_answer *answers, struct wakes *wakes,
+                                struct hf_error *err)
+{
+    const char *few[8], **names = few;
+    if (n > 8 && !(names = malloc(n * sizeof *names)))
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    bool durable = false;
+    for (size_t i = 0; i < n; i++)
+        durable |= requests[i].durable || requests[i].once_key;
+    int r = w->ops->begin(w->store, names, collect_names(requests, n, names), durable, err);
+    if (names != few)
+        free(names);
+    if (r < 0)
+        return r;
+    r = work_all(w, requests, n, false, answers, wakes, err);
+    if (r < 0) {
+        w->ops->rollback(w->store);
+        return r;
+    }
+    return w->ops->commit(w->store, err);
+}
+
+static bool all_reads(const struct hf_request *requests, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!hf_op_is_read(requests[i].op))
+            return false;
+    return true;
+}
+
+int hf_record_apply(struct hf_store *store, const struct hf_record_ops *ops,
+                    const struct hf_request *requests, size_t n, struct hf_answer *answers,
+                    struct hf_error *err)
+{
+    struct work *w = malloc(sizeof *w);
+    struct wakes wakes = {.size = 4 * n};
+    wakes.of = malloc(wakes.size * sizeof *wakes.of);
+    int r;
+    if (!w || !wakes.of) {
+        r = hf_fail(err, HF_NOMEM, "out of memory");
+        goto out;
+    }
+    w->store = store;
+    w->ops = ops;
+    if (all_reads(requests, n))
+        r = work_all(w, requests, n, true, answers, &wakes, err);
+    else
+        r = apply_in_transaction(w, requests, n, answers, &wakes, err);
+    for (size_t i = 0; r >= 0 && i < wakes.n; i++)
+        ops->wake(store, wakes.of[i].name, &wakes.of[i].id);
+out:
+    free(wakes.of);
+    free(w);
+    return r;
+}

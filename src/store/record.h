@@ -1,0 +1,62 @@
+/*
+ * What record stores share: load, settle, step, save, commit, wake. The engine only keeps bytes;
+ * the semantics are core/lease.c's.
+ */
+#ifndef HF_STORE_RECORD_H
+#define HF_STORE_RECORD_H
+
+#include "store.h"
+
+/* How one record store keeps its records. Called with the store's own lock held by the thread. */
+struct hf_record_ops {
+    /*
+     * Start changing these names (distinct, sorted): from here to commit or rollback no other
+     * process or thread changes them. `durable`: the commit reaches the disk before it returns.
+     */
+    int (*begin)(struct hf_store *store, const char *const *names, size_t n, bool durable,
+                 struct hf_error *err);
+    int (*commit)(struct hf_store *store, struct hf_error *err);
+    void (*rollback)(struct hf_store *store);
+
+    /*
+     * The record of `name` with the head of its queue, and `self`'s entry where it has one. A name
+     * never seen is an empty record. Also called outside begin/commit, for looking only.
+     */
+    int (*load)(struct hf_store *store, const char *name, const struct hf_lock_id *self,
+                struct hf_record *ret, struct hf_error *err);
+
+    /*
+     * Keep the record (where fx->changed) and all of the effects but the wake-ups. `ask` has what a
+     * new execution is made of: it is new where the record's execution_id is
+     * ask->req->execution_id.
+     */
+    int (*save)(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
+                const struct hf_effects *fx, struct hf_error *err);
+
+    /* A fence above every one given before, whatever was lost with the power. Negative: a code. */
+    int64_t (*next_fence)(struct hf_store *store);
+
+    /* How the run of `name` with this key stands; -HF_UNSUPPORTED where only locks are kept. */
+    int (*once)(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
+                char ret_execution[HF_UUID_LEN + 1], struct hf_error *err);
+
+    /* The store's clock, read after begin. */
+    int64_t (*now_ms)(struct hf_store *store);
+
+    /* Tell the waiter, after the commit. Best effort: it polls too. */
+    void (*wake)(struct hf_store *store, const char *name, const struct hf_lock_id *id);
+};
+
+/* hf_store_ops.apply for a record store. The caller holds the store's thread lock. */
+int hf_record_apply(struct hf_store *store, const struct hf_record_ops *ops,
+                    const struct hf_request *requests, size_t n, struct hf_answer *answers,
+                    struct hf_error *err);
+
+/* The world as a local record store sees it: this machine's processes, its clock, its fences. */
+struct hf_record_world {
+    struct hf_store *store;
+    const struct hf_record_ops *ops;
+};
+struct hf_world hf_record_world_now(struct hf_record_world *rw);
+
+#endif

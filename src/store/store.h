@@ -1,0 +1,70 @@
+/*
+ * A store keeps the records of names and answers requests about them. To add one: a file or folder
+ * here, a `const struct hf_store_ops`, a line in the table of store.c, its URL in tests/store.
+ *
+ * Every operation may be called from many threads at once. Requests come validated. Tokens arrive
+ * in requests; what is kept, shown or logged is only hf_lock_id_of() them.
+ */
+#ifndef HF_STORE_STORE_H
+#define HF_STORE_STORE_H
+
+#include "lease.h"
+#include "url.h"
+
+struct hf_store {
+    const struct hf_store_ops *ops;
+    char shown_url[HF_URL_MAX];
+};
+
+struct hf_store_ops {
+    const char *scheme;
+    const char *form; /* "sqlite:PATH": how its URL looks, for error texts */
+
+    /* Open, creating what is missing. The store begins with a struct hf_store, filled by the
+     * caller. */
+    int (*open)(const struct hf_url *url, struct hf_store **ret, struct hf_error *err);
+    void (*close)(struct hf_store *store);
+
+    /*
+     * Answer `n` requests in order, in one transaction where the engine can. 0: every answer is
+     * written. -HF_UNKNOWN: some may or may not have happened; the same tokens may be sent again.
+     */
+    int (*apply)(struct hf_store *store, const struct hf_request *requests, size_t n,
+                 struct hf_answer *answers, struct hf_error *err);
+
+    /* Every name that the filter and prefix let through, in name order. */
+    int (*list)(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
+                hf_status_fn fn, void *arg, struct hf_error *err);
+
+    int (*events)(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
+                  void *arg, struct hf_error *err);
+
+    /* Sums over all names; the locks_* and waiters of the result are counted by the caller. */
+    int (*totals)(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+    int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
+    const char *(*schema)(void); /* NULL: nothing to print */
+
+    /*
+     * A descriptor that becomes readable when the waiter `id` may have been granted NAME. Opened
+     * before the waiter asks, so that no wake-up is lost. -1 where the engine can't tell: then the
+     * waiter polls.
+     */
+    int (*watch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
+                 struct hf_error *err);
+    void (*unwatch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
+
+    /*
+     * Whom the waiter `id` stands behind: the processes of the one just ahead of it in the queue,
+     * or of the holder; none where they are not known. NULL: never known.
+     */
+    int (*ahead)(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                 struct hf_processes *ret, struct hf_error *err);
+};
+
+int hf_store_open(const char *url, struct hf_store **ret, struct hf_error *err);
+
+extern const struct hf_store_ops hf_sqlite_store;
+extern const struct hf_store_ops hf_file_store;
+
+#endif
