@@ -330,6 +330,8 @@ static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *
 static void deny(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                  struct hf_answer *answer, struct hf_effects *fx)
 {
+    if (rec->has_self) /* asked without waiting any longer: it leaves the queue */
+        drop_waiter(rec, &ask->id, fx);
     refuse(rec, HF_HELD, world, answer);
     rec->counts.held++;
     fx->changed = true;
