@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # bash completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
 
 _holdfast_commands='run acquire extend release status list why events guard sweep update metrics
@@ -50,7 +51,9 @@ _holdfast()
     for ((i = 1; i < COMP_CWORD; i++)); do
         if _holdfast_takes_value "${COMP_WORDS[i]}"; then
             ((i++))
-        elif [[ ${COMP_WORDS[i]} == [!-]* && ${COMP_WORDS[i]} != '=' ]]; then
+        elif [[ ${COMP_WORDS[i]} == '=' ]]; then
+            ((i++)) # readline splits --wait=5m into three words
+        elif [[ ${COMP_WORDS[i]} == [!-]* ]]; then
             if [[ -z $command ]]; then
                 command=${COMP_WORDS[i]}
             elif ((operands++ == 0)) && [[ $command == @(run|update) ]]; then

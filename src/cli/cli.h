@@ -148,7 +148,7 @@ void cli_help_overview(FILE *out);
 void cli_help_command(FILE *out, const struct cli_command *command);
 
 /* Complain, with the command that was probably meant; CLI_EXIT_USAGE. */
-int cli_unknown_command(const struct cli *cli, const char *word);
+int cli_unknown_command(const char *word);
 
 /* The option of these commands that a mistyped one was probably meant to be, or NULL. */
 const char *cli_nearest_option(const char *word, unsigned command_bits);

@@ -296,7 +296,7 @@ static int take_command(struct cli *cli, const char *word)
 {
     cli->command = cli_find_command(word);
     if (!cli->command)
-        return cli_unknown_command(cli, word);
+        return cli_unknown_command(word);
     cli->opts.wait_ms = cli->command->default_wait_ms;
     if (cli->command->bit & TAKES)
         cli->opts.ttl_ms = HF_TTL_DEFAULT_MS;
@@ -341,7 +341,8 @@ static int check_operands(const struct cli *cli, const struct words *w)
 {
     const struct cli_command *c = cli->command;
     if (w->n_operands < c->min_operands)
-        return cli_usage(cli, "%s needs %s", c->name, c->synopsis);
+        return cli_usage(cli, "%s needs %.*s", c->name, (int)strcspn(c->synopsis, "\n"),
+                         c->synopsis);
     if (c->max_operands >= 0 && w->n_operands > c->max_operands)
         return cli_usage(cli, "%s: one word too many: '%s'", c->name, w->argv[c->max_operands]);
     if (!c->wraps_command)
