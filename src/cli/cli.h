@@ -73,7 +73,7 @@ struct cli_options {
     /* the rest */
     const char *name; /* update, events */
     bool force;
-    int64_t fence; /* release; 0: not given */
+    int64_t fence; /* release; -1: not given; 0: of a foreign lock file, which has none */
     const char *reason;
     int64_t filter; /* list: enum hf_list_filter */
     const char *prefix;
@@ -148,7 +148,7 @@ void cli_help_overview(FILE *out);
 void cli_help_command(FILE *out, const struct cli_command *command);
 
 /* Complain, with the command that was probably meant; CLI_EXIT_USAGE. */
-int cli_unknown_command(const struct cli *cli, const char *word);
+int cli_unknown_command(const char *word);
 
 /* The option of these commands that a mistyped one was probably meant to be, or NULL. */
 const char *cli_nearest_option(const char *word, unsigned command_bits);
@@ -176,6 +176,52 @@ int cli_open(struct cli *cli, struct hf **ret);
 
 /* Flush stdout: 0, or CLI_EXIT_OUTPUT after complaining. */
 int cli_flush(void);
+
+/* How a line stands out on a terminal; nowhere else, and not with NO_COLOR. */
+enum cli_style { CLI_PLAIN, CLI_GOOD, CLI_BAD, CLI_FAINT, CLI_BOLD };
+
+/* Print one line for people on stdout; what it quotes can't steer a terminal. */
+void cli_say(enum cli_style style, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Print a JSON object and a newline, and clear it. 0, or the exit code after complaining. */
+int cli_put_json(struct hf_buf *json);
+enum { CLI_JSON_MAX = 1 << 16 }; /* the cap of one object */
+
+/*
+ * Hold back the signals that ask us to end (SIGINT, SIGTERM, SIGHUP) for commands that finish what
+ * they are at. Then cli_pause() sleeps and answers true if one came; cli_held_signals() gives a
+ * descriptor that becomes readable instead.
+ */
+void cli_hold_signals(void);
+bool cli_pause(int64_t ms);
+int cli_held_signals(void);
+
+/* Die of the held signal that came, as if it had never been held. */
+void cli_die_of_signal(void);
+
+/* ---- tables (table.c) ------------------------------------------------------------------------ */
+
+enum { CLI_COLUMNS_MAX = 8 };
+
+/*
+ * Rows for people, aligned a screenful at a time so that a million of them need no memory. Start
+ * from zero with `heads` and `n_columns` set; every row has n_columns cells.
+ */
+struct cli_table {
+    const char *const *heads;
+    size_t n_columns;
+    size_t widths[CLI_COLUMNS_MAX];
+    struct hf_buf rows; /* not yet printed: each its style, then its cells, NUL-terminated */
+    size_t n_rows;
+    bool headed;
+};
+void cli_table_row(struct cli_table *table, enum cli_style style, const char *const *cells);
+void cli_table_end(struct cli_table *table);
+
+/* ---- sentences (story.c) --------------------------------------------------------------------- */
+
+/* What happened, in words: "web1/4121 acquired it (fence 7)". */
+void cli_tell_event(const struct hf_event *event, struct hf_buf *out);
 
 /* ---- the commands ---------------------------------------------------------------------------- */
 

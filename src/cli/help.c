@@ -69,21 +69,21 @@ void cli_help_command(FILE *out, const struct cli_command *command)
     }
     fputs("\nOptions of every command:\n", out);
     print_options(out, command->bit, true);
-    fprintf(out,
-            "\nD is a time such as 500ms, 30s, 5m, 1h, 2d; a bare number is seconds.\n"
-            "man holdfast-%s tells more.\n",
-            command->name);
+    fputs("\nD is a time such as 500ms, 30s, 5m, 1h, 2d; a bare number is seconds.\n", out);
+    if (command->bit != CLI_HELP)
+        fprintf(out, "man holdfast-%s tells more.\n", command->name);
 }
 
 int cmd_help(struct cli *cli, int argc, char **argv)
 {
+    (void)cli;
     if (argc == 0) {
         cli_help_overview(stdout);
         return 0;
     }
     const struct cli_command *command = cli_find_command(argv[0]);
     if (!command)
-        return cli_unknown_command(cli, argv[0]);
+        return cli_unknown_command(argv[0]);
     cli_help_command(stdout, command);
     return 0;
 }
@@ -147,10 +147,11 @@ const char *cli_nearest_option(const char *word, unsigned command_bits)
     return g.best;
 }
 
-int cli_unknown_command(const struct cli *cli, const char *word)
+int cli_unknown_command(const char *word)
 {
+    static const struct cli no_command;
     const char *nearest = nearest_command(word);
     if (nearest)
-        return cli_usage(cli, "unknown command '%s'; did you mean %s?", word, nearest);
-    return cli_usage(cli, "unknown command '%s'", word);
+        return cli_usage(&no_command, "unknown command '%s'; did you mean %s?", word, nearest);
+    return cli_usage(&no_command, "unknown command '%s'", word);
 }

@@ -47,7 +47,7 @@ const struct cli_option cli_option_table[] = {
     {0, "name", "N", CLI_UPDATE | CLI_EVENTS, CLI_NAME, AT(name), 0, 0, "the name of the lock"},
     {0, "force", NULL, CLI_RELEASE, CLI_FLAG, AT(force), 0, 0,
      "free it without its token: your word that the holder is dead"},
-    {0, "fence", "N", CLI_RELEASE, CLI_INT, AT(fence), 1, FENCE_MAX,
+    {0, "fence", "N", CLI_RELEASE, CLI_INT, AT(fence), 0, FENCE_MAX,
      "with --force: the fence that status showed, so that no successor is freed"},
     {0, "reason", "T", CLI_RELEASE, CLI_TEXT, AT(reason), 0, HF_REASON_MAX,
      "with --force: why, for the record"},
@@ -63,8 +63,7 @@ const struct cli_option cli_option_table[] = {
     {0, "every", "D", CLI_SWEEP, CLI_DURATION, AT(every_ms), 100, EVER,
      "sweep again every D until SIGTERM or SIGINT"},
     {0, "dry-run", NULL, CLI_SWEEP, CLI_FLAG, AT(dry_run), 0, 0, "only say what would be freed"},
-    {0, "print", NULL, CLI_INIT, CLI_FLAG, AT(print_schema), 0, 0,
-     "print the schema and change nothing"},
+    {0, "print", NULL, CLI_INIT, CLI_FLAG, AT(print_schema), 0, 0, "print the schema instead"},
     {0, "bump-epoch", NULL, CLI_INIT, CLI_FLAG, AT(bump_epoch), 0, 0,
      "raise every later fence past those that a restored backup may have lost"},
     {0, "store", "URL", CLI_ALL, CLI_TEXT, AT(store_url), 1, INT_MAX,
@@ -297,7 +296,7 @@ static int take_command(struct cli *cli, const char *word)
 {
     cli->command = cli_find_command(word);
     if (!cli->command)
-        return cli_unknown_command(cli, word);
+        return cli_unknown_command(word);
     cli->opts.wait_ms = cli->command->default_wait_ms;
     if (cli->command->bit & TAKES)
         cli->opts.ttl_ms = HF_TTL_DEFAULT_MS;
@@ -342,7 +341,8 @@ static int check_operands(const struct cli *cli, const struct words *w)
 {
     const struct cli_command *c = cli->command;
     if (w->n_operands < c->min_operands)
-        return cli_usage(cli, "%s needs %s", c->name, c->synopsis);
+        return cli_usage(cli, "%s needs %.*s", c->name, (int)strcspn(c->synopsis, "\n"),
+                         c->synopsis);
     if (c->max_operands >= 0 && w->n_operands > c->max_operands)
         return cli_usage(cli, "%s: one word too many: '%s'", c->name, w->argv[c->max_operands]);
     if (!c->wraps_command)
@@ -372,7 +372,8 @@ static int check_together(struct cli *cli)
 int cli_parse(struct cli *cli, int argc, char **argv, int *ret_operands)
 {
     struct words w = {.argv = argv, .argc = argc};
-    cli->opts = (struct cli_options){.grace_ms = -1, .conflict_exit_code = CLI_EXIT_HELD};
+    cli->opts =
+        (struct cli_options){.grace_ms = -1, .fence = -1, .conflict_exit_code = CLI_EXIT_HELD};
     int code = 0;
     while (code == 0 && w.at < w.argc)
         code = take_word(cli, &w);
