@@ -32,7 +32,10 @@ int hf_run_prepare(struct hf_run *run, struct hf_command *command, struct hf_err
     command->mask = run->signals.inherited;
     command->group = run->has_terminal ? getpgrp() : 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a dead guardian leaves comes to us */
-    return hf_guardian_start(command, &run->guardian, err);
+    r = hf_guardian_start(command, &run->guardian, err);
+    if (command->out_fd >= 0)
+        close(command->out_fd); /* the guardian has its own; who reads it must see its end */
+    return r;
 }
 
 void hf_run_bind(const struct hf_run *run, struct hf_acquire_options *options)
@@ -54,9 +57,9 @@ static void tell(const struct hf_run *run, struct hf_note note)
     hf_link_tell(run->guardian.link, &note, NULL, 0);
 }
 
-int hf_run_start(struct hf_run *run, struct hf *hf, const struct hf_lease *lease,
-                 const char *store_url, const char *key, struct hf_error *err)
+int hf_run_start(struct hf_run *run, const char *store_url, const char *key, struct hf_error *err)
 {
+    const struct hf_lease *lease = &run->lease;
     struct hf_buf environment = HF_BUF(HF_NOTE_DATA_MAX);
     int r = hf_environment_write(&environment, lease, store_url, key, err);
     if (r >= 0) {
@@ -65,8 +68,6 @@ int hf_run_start(struct hf_run *run, struct hf *hf, const struct hf_lease *lease
             r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make a timer");
     }
     if (r >= 0) {
-        run->hf = hf;
-        run->lease = *lease;
         hf_clock_arm(run->timer_fd, lease->deadline_ms - lease->ttl_ms * 2 / 3);
         hf_signals_pass_on(&run->signals);
         struct hf_note note = {
@@ -227,8 +228,10 @@ static bool listen_to_guardian(struct hf_run *run, struct hf_run_end *end)
 static bool use_tap(struct hf_run *run)
 {
     int r = run->tap_fd >= 0 ? run->tap(run, run->tap_arg) : 0;
-    if (r < 0 && !run->told_lost)
+    if (r < 0 && !run->told_lost) {
+        run->aborted = true;
         order_kill(run);
+    }
     return r > 0;
 }
 

@@ -3,7 +3,7 @@
  *
  *     hf_run_prepare(&run, &command, &err)      the guardian, before anything else
  *     hf_open(), hf_acquire() with hf_run_bind(&run, &options)
- *     hf_run_start(&run, hf, &lease, ...)
+ *     run.hf = hf, run.lease = lease, hf_run_start(&run, ...)
  *     hf_run_wait(&run, &end)                   renews, passes signals on; then the tree is gone
  *     hf_run_stop_keeping(&run)                 now the lease may be released
  *     hf_run_clear(&run)                        in every case
@@ -25,7 +25,8 @@ struct hf_run {
     struct hf_keeper *keeper; /* NULL: a short command never needs one */
     int timer_fd;
     bool paused;    /* we stop, or have stopped, as the command did */
-    bool told_lost; /* the guardian was told to kill */
+    bool told_lost; /* the guardian was told to kill ... */
+    bool aborted;   /* ... because the tap failed */
     /* What the command writes, where the caller wants it: called when `tap_fd` (non-blocking) can be
      * read; -1 is its end. Answers 1: there may be more, 0: nothing for now, -1: end the command. */
     int tap_fd;
@@ -50,9 +51,8 @@ void hf_run_bind(const struct hf_run *run, struct hf_acquire_options *options);
 /* The signal that came before the command was started and so forbids to start it; 0: none. */
 int hf_run_cancelled_by(struct hf_run *run);
 
-/* The lease is held: start the command. `key` and `store_url` as in environment.h. */
-int hf_run_start(struct hf_run *run, struct hf *hf, const struct hf_lease *lease,
-                 const char *store_url, const char *key, struct hf_error *err);
+/* run->lease is held in run->hf: start the command. `store_url`, `key` as in environment.h. */
+int hf_run_start(struct hf_run *run, const char *store_url, const char *key, struct hf_error *err);
 
 /* Until nothing of the command's tree is left. */
 void hf_run_wait(struct hf_run *run, struct hf_run_end *ret);

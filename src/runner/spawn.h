@@ -11,7 +11,7 @@ struct hf_command {
     int64_t grace_ms;
     int64_t timeout_ms;  /* 0: none */
     const char *in_path; /* its stdin, where it exists, else empty; NULL: ours */
-    int out_fd;          /* its stdout; -1: ours */
+    int out_fd;          /* its stdout, closed once it has it; -1: ours */
     pid_t group;         /* the process group it joins; 0: one of its own */
     sigset_t mask;       /* the signal mask it starts with */
 };
