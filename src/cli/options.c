@@ -43,7 +43,7 @@ const struct cli_option cli_option_table[] = {
     {0, "once", "KEY", CLI_RUN, CLI_TEXT, AT(once_key), 1, HF_KEY_MAX,
      "do nothing, exit 0, if a run of NAME with KEY has already succeeded"},
     {0, "once-per", "hour|day", CLI_RUN, CLI_PERIOD, AT(once_per), 0, 0,
-     "the same, the key being this hour or day (UTC)"},
+     "the same, the key being the present hour or day"},
     {0, "name", "N", CLI_UPDATE | CLI_EVENTS, CLI_NAME, AT(name), 0, 0, "the name of the lock"},
     {0, "force", NULL, CLI_RELEASE, CLI_FLAG, AT(force), 0, 0,
      "free it without its token: your word that the holder is dead"},
