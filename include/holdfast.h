@@ -295,9 +295,10 @@ HF_API void hf_keeper_stop(struct hf_keeper *keeper);
 struct hf_wait;
 
 /*
- * Ask for NAME and come back at once. Poll hf_wait_fd() for reading; when it is, or a while has
- * passed, hf_wait_check() answers 0 with the lease, -HF_HELD: go on waiting, or the final refusal.
- * hf_wait_end() frees it in every case and, where it was not granted, leaves the queue.
+ * Waiting inside an event loop. hf_wait_start() sends nothing. Then, until it is over:
+ * hf_wait_check() asks once and answers 0 with the lease, a final refusal, or -HF_HELD: where
+ * hf_wait_is_over() is false, poll hf_wait_fd() for reading and check again when it is readable.
+ * hf_wait_end() frees it in every case and, where nothing was granted, leaves the queue.
  */
 HF_API int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                          struct hf_wait **ret, struct hf_error *err);

@@ -1,0 +1,41 @@
+/* What the files of this room share: the handle, and requests checked before they are sent. */
+#ifndef HF_CLIENT_CLIENT_H
+#define HF_CLIENT_CLIENT_H
+
+#include <sys/types.h>
+
+#include "store.h"
+
+struct hf_keeping; /* keeper.c: the thread that renews */
+
+struct hf {
+    struct hf_store *store;
+    pid_t pid; /* of the process that opened it: a forked child must not use it */
+    struct hf_keeping *keeping;
+};
+
+/* -HF_FORKED in a child of the process that opened the handle. */
+int hf_check_handle(const struct hf *hf, struct hf_error *err);
+
+/*
+ * One request, whose answer's refusal becomes the return value and `err`. An unknown outcome is
+ * resolved by asking again with the same token. `ret_sent_ms` (may be NULL): the boot clock when
+ * the request that was answered had been sent.
+ */
+int hf_ask_store(struct hf *hf, const struct hf_request *request, struct hf_answer *answer,
+                 int64_t *ret_sent_ms, struct hf_error *err);
+
+/* Turn a refused answer into an error; returns its code. */
+int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
+               struct hf_error *err);
+
+/*
+ * When a holder must have stopped: a ttl after the request was sent, less a margin for clocks that
+ * tick in milliseconds and at slightly different rates.
+ */
+int64_t hf_deadline_ms(int64_t sent_ms, int64_t ttl_ms);
+
+/* Stop the keeper thread, if there is one. */
+void hf_keeping_close(struct hf *hf);
+
+#endif

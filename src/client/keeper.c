@@ -1,0 +1,355 @@
+/*
+ * Keeping leases alive. One thread per handle renews all of them, those that are due together in
+ * one request. What a keeper promises does not depend on that thread: its descriptor is an epoll
+ * over a timer set to the deadline of the last confirmed renewal, so a hung store can't hide the
+ * loss.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "clock.h"
+#include "error.h"
+
+enum { BATCH_MAX = 32, RETRY_MIN_MS = 20 };
+
+struct hf_keeper {
+    struct hf_keeper *next;
+    struct hf *hf;
+    struct hf_keep_options opts;
+    struct hf_lease lease; /* as of the last confirmed renewal */
+    int64_t renew_ms;      /* boot clock: when to renew next */
+    bool busy;             /* a renewal of it is under way */
+    bool lost;
+    struct hf_error why;
+    int epoll_fd, timer_fd, lost_fd;
+};
+
+struct hf_keeping {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t idle; /* a keeper is no longer busy */
+    struct hf_keeper *keepers;
+    bool closing;
+    int kick_fd;  /* the list has changed */
+    int timer_fd; /* CLOCK_BOOTTIME, for the next renewal */
+};
+
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+
+static void set_timer(int fd, int64_t boot_ms)
+{
+    int64_t at_ms = boot_ms + hf_clock_boot_offset_ms();
+    struct itimerspec when = {.it_value = {at_ms / 1000, at_ms % 1000 * 1000000 + 1}};
+    timerfd_settime(fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+static void signal_fd(int fd)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(fd, &one, sizeof one);
+    (void)ignored;
+}
+
+/* ---- what a renewal brings --------------------------------------------------------------------
+ */
+
+static void mark_lost(struct hf_keeper *k, const struct hf_error *why)
+{
+    k->lost = true;
+    k->why = *why;
+    signal_fd(k->lost_fd);
+}
+
+static void confirm(struct hf_keeper *k, const struct hf_lease *lease, int64_t sent_ms)
+{
+    k->lease = *lease;
+    k->lease.deadline_ms = hf_deadline_ms(sent_ms, lease->ttl_ms);
+    k->renew_ms = sent_ms + lease->ttl_ms / 3;
+    set_timer(k->timer_fd, k->lease.deadline_ms);
+}
+
+/* Not answered: try again soon, until the deadline says that it is lost. */
+static void postpone(struct hf_keeper *k, const struct hf_error *why)
+{
+    int64_t now_ms = hf_clock_boot_ms(), pause_ms = k->lease.ttl_ms / 30;
+    if (now_ms >= k->lease.deadline_ms)
+        mark_lost(k, why);
+    k->renew_ms = now_ms + (pause_ms > RETRY_MIN_MS ? pause_ms : RETRY_MIN_MS);
+}
+
+/* ---- the thread -------------------------------------------------------------------------------
+ */
+
+struct batch {
+    struct hf_keeper *keepers[BATCH_MAX];
+    struct hf_request requests[BATCH_MAX];
+    struct hf_lease leases[BATCH_MAX]; /* the strings of the requests */
+    struct hf_answer answers[BATCH_MAX];
+    size_t n;
+};
+
+/* Those that are due now, marked busy; returns when the next one will be. */
+static int64_t collect_due(struct hf_keeping *all, struct batch *b)
+{
+    int64_t now_ms = hf_clock_boot_ms(), next_ms = INT64_MAX;
+    b->n = 0;
+    for (struct hf_keeper *k = all->keepers; k; k = k->next) {
+        if (k->lost)
+            continue;
+        if (k->renew_ms > now_ms || b->n == BATCH_MAX) {
+            next_ms = k->renew_ms < next_ms ? k->renew_ms : next_ms;
+            continue;
+        }
+        struct hf_lease *lease = &b->leases[b->n];
+        *lease = k->lease;
+        b->requests[b->n] = (struct hf_request){
+            .op = HF_OP_EXTEND, .name = lease->name, .token = lease->token, .fence = lease->fence};
+        b->keepers[b->n++] = k;
+        k->busy = true;
+    }
+    return next_ms;
+}
+
+static void settle_one(struct hf_keeper *k, int r, const struct hf_request *request,
+                       const struct hf_answer *answer, int64_t sent_ms, struct hf_error *err)
+{
+    if (r >= 0 && answer->code < 0)
+        r = hf_refusal(request, answer, err);
+    if (r >= 0)
+        confirm(k, &answer->lease, sent_ms);
+    else if (r == -HF_LOST)
+        mark_lost(k, err);
+    else
+        postpone(k, err);
+}
+
+static void renew_batch(struct hf_keeping *all, struct hf *hf, struct batch *b)
+{
+    struct hf_error err;
+    int64_t sent_ms = hf_clock_boot_ms();
+    pthread_mutex_unlock(&all->lock);
+    int r = hf_apply(hf, b->requests, b->n, b->answers, &err);
+    pthread_mutex_lock(&all->lock);
+    for (size_t i = 0; i < b->n; i++) {
+        struct hf_keeper *k = b->keepers[i];
+        settle_one(k, r, &b->requests[i], &b->answers[i], sent_ms, &err);
+        b->leases[i] = k->lease;
+        bool tell = !k->lost && k->opts.renewed && k->lease.deadline_ms > sent_ms;
+        if (tell && r >= 0) {
+            pthread_mutex_unlock(&all->lock);
+            k->opts.renewed(k->opts.arg, &b->leases[i]);
+            pthread_mutex_lock(&all->lock);
+        }
+        k->busy = false;
+    }
+    pthread_cond_broadcast(&all->idle);
+}
+
+static void sleep_until(struct hf_keeping *all, int64_t next_ms)
+{
+    struct pollfd fds[] = {{.fd = all->kick_fd, .events = POLLIN},
+                           {.fd = all->timer_fd, .events = POLLIN}};
+    if (next_ms != INT64_MAX)
+        set_timer(all->timer_fd, next_ms);
+    poll(fds, 2, -1);
+    uint64_t count;
+    ssize_t ignored = read(all->kick_fd, &count, sizeof count);
+    ignored = read(all->timer_fd, &count, sizeof count);
+    (void)ignored;
+}
+
+static void *keep_renewing(void *arg)
+{
+    struct hf *hf = arg;
+    struct hf_keeping *all = hf->keeping;
+    struct batch *b = malloc(sizeof *b);
+    pthread_mutex_lock(&all->lock);
+    while (b && !all->closing) {
+        int64_t next_ms = collect_due(all, b);
+        if (b->n) {
+            renew_batch(all, hf, b);
+            continue;
+        }
+        pthread_mutex_unlock(&all->lock);
+        sleep_until(all, next_ms);
+        pthread_mutex_lock(&all->lock);
+    }
+    pthread_mutex_unlock(&all->lock);
+    free(b);
+    return NULL;
+}
+
+/* ---- starting and stopping --------------------------------------------------------------------
+ */
+
+static void free_keeping(struct hf_keeping *all)
+{
+    if (all->kick_fd >= 0)
+        close(all->kick_fd);
+    if (all->timer_fd >= 0)
+        close(all->timer_fd);
+    pthread_mutex_destroy(&all->lock);
+    pthread_cond_destroy(&all->idle);
+    free(all);
+}
+
+/* Signals are for the program's own threads. */
+static int start_thread(struct hf *hf)
+{
+    sigset_t all_signals, before;
+    sigfillset(&all_signals);
+    pthread_sigmask(SIG_BLOCK, &all_signals, &before);
+    int failed = pthread_create(&hf->keeping->thread, NULL, keep_renewing, hf);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+static int start_keeping(struct hf *hf, struct hf_error *err)
+{
+    struct hf_keeping *all = calloc(1, sizeof *all);
+    if (!all)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->idle, NULL);
+    all->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    all->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    hf->keeping = all;
+    int failed = all->kick_fd < 0 || all->timer_fd < 0 ? errno : start_thread(hf);
+    if (!failed)
+        return 0;
+    hf->keeping = NULL;
+    free_keeping(all);
+    return hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start the thread that renews");
+}
+
+void hf_keeping_close(struct hf *hf)
+{
+    struct hf_keeping *all = hf->keeping;
+    if (!all)
+        return;
+    pthread_mutex_lock(&all->lock);
+    all->closing = true;
+    pthread_mutex_unlock(&all->lock);
+    signal_fd(all->kick_fd);
+    pthread_join(all->thread, NULL);
+    while (all->keepers)
+        hf_keeper_stop(all->keepers);
+    free_keeping(all);
+    hf->keeping = NULL;
+}
+
+static void free_keeper(struct hf_keeper *k)
+{
+    int fds[] = {k->epoll_fd, k->timer_fd, k->lost_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(k);
+}
+
+static int open_keeper(struct hf_keeper *k, struct hf_error *err)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    k->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    k->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    k->lost_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (k->epoll_fd < 0 || k->timer_fd < 0 || k->lost_fd < 0 ||
+        epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->timer_fd, &event) < 0 ||
+        epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->lost_fd, &event) < 0)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't keep %s", k->lease.name);
+    set_timer(k->timer_fd, k->lease.deadline_ms);
+    return 0;
+}
+
+/* Into the list of the handle's thread, which is started for the first one. */
+static int join_keeping(struct hf *hf, struct hf_keeper *k, struct hf_error *err)
+{
+    pthread_mutex_lock(&starting);
+    int r = hf->keeping ? 0 : start_keeping(hf, err);
+    pthread_mutex_unlock(&starting);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&hf->keeping->lock);
+    k->next = hf->keeping->keepers;
+    hf->keeping->keepers = k;
+    pthread_mutex_unlock(&hf->keeping->lock);
+    signal_fd(hf->keeping->kick_fd);
+    return 0;
+}
+
+int hf_keep(struct hf *hf, const struct hf_lease *lease, const struct hf_keep_options *opts,
+            struct hf_keeper **ret, struct hf_error *err)
+{
+    int r = hf_check_handle(hf, err);
+    if (r < 0)
+        return r;
+    if (opts && (opts->size == 0 || opts->size > sizeof *opts))
+        return hf_fail(err, HF_INVALID, "keep options must start from HF_KEEP_INIT");
+    struct hf_keeper *k = calloc(1, sizeof *k);
+    if (!k)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    k->hf = hf;
+    k->lease = *lease;
+    if (opts)
+        memcpy(&k->opts, opts, opts->size);
+    /* A third of the ttl after the last confirmed request, which set the deadline. */
+    k->renew_ms = lease->deadline_ms - lease->ttl_ms * 2 / 3;
+    r = open_keeper(k, err);
+    if (r >= 0)
+        r = join_keeping(hf, k, err);
+    if (r < 0) {
+        free_keeper(k);
+        return r;
+    }
+    *ret = k;
+    return 0;
+}
+
+int hf_keeper_fd(const struct hf_keeper *keeper) { return keeper->epoll_fd; }
+
+int hf_keeper_check(struct hf_keeper *k, struct hf_lease *ret, struct hf_error *err)
+{
+    int r = hf_check_handle(k->hf, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&k->hf->keeping->lock);
+    if (k->lost) {
+        r = -HF_LOST;
+        if (err) {
+            *err = k->why;
+            err->code = r;
+        }
+    } else if (hf_clock_boot_ms() >= k->lease.deadline_ms)
+        r = hf_fail(err, HF_LOST, "%s could not be renewed before its deadline", k->lease.name);
+    else if (ret)
+        *ret = k->lease;
+    pthread_mutex_unlock(&k->hf->keeping->lock);
+    return r;
+}
+
+void hf_keeper_stop(struct hf_keeper *k)
+{
+    if (!k)
+        return;
+    if (k->hf->pid == getpid()) {
+        struct hf_keeping *all = k->hf->keeping;
+        pthread_mutex_lock(&all->lock);
+        while (k->busy)
+            pthread_cond_wait(&all->idle, &all->lock);
+        struct hf_keeper **at = &all->keepers;
+        while (*at != k)
+            at = &(*at)->next;
+        *at = k->next;
+        pthread_mutex_unlock(&all->lock);
+    }
+    free_keeper(k);
+}

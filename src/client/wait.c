@@ -1,0 +1,351 @@
+/*
+ * Acquiring, with or without waiting. A waiter stands in the store's queue and sleeps on one
+ * descriptor, an epoll of three things: the store's wake-up, the end of the processes it stands
+ * behind, and a timer. Whatever wakes it, it asks again with the same token: that either confirms
+ * what it was granted meanwhile, or keeps its place. A lost wake-up costs a poll, never the lock.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "clock.h"
+#include "error.h"
+
+enum {
+    POLL_MS = 5000,      /* the backup of a lost wake-up; jittered down to half */
+    BLIND_POLL_MS = 100, /* where nobody will wake us: no watch, or a foreign holder */
+    STAGGER_MS = 50      /* between the waiters who look when a lease runs out */
+};
+
+struct hf_wait {
+    struct hf *hf;
+    struct hf_request req;
+    char name[HF_NAME_MAX + 1], owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1];
+    char token[HF_UUID_LEN + 1], key[HF_KEY_MAX + 1], execution_id[HF_UUID_LEN + 1];
+    bool own_token; /* made by us: a new one may be made when it is spent */
+    struct hf_lock_id id;
+    int64_t until_ms; /* INT64_MAX: for ever */
+    bool over, queued, watching;
+    int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX];
+};
+
+/* ---- the request ------------------------------------------------------------------------------
+ */
+
+static void default_owner(char *ret, size_t size, const struct hf_acquire_options *o)
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(ret, size, "%s/%d", host, o->n_bound ? (int)o->bound[o->n_bound - 1] : (int)getpid());
+}
+
+static void new_token(struct hf_wait *w)
+{
+    hf_token(w->token);
+    w->id = hf_lock_id_of(w->token);
+}
+
+static int copy_checked(char *to, size_t size, const char *what, const char *from,
+                        struct hf_error *err)
+{
+    if (from && strlen(from) >= size)
+        return hf_fail(err, HF_INVALID, "the %s has %zu bytes; at most %zu are kept", what,
+                       strlen(from), size - 1);
+    strcpy(to, from ? from : "");
+    return 0;
+}
+
+static int make_request(struct hf_wait *w, const char *name, const struct hf_acquire_options *o,
+                        struct hf_error *err)
+{
+    int r = copy_checked(w->name, sizeof w->name, "name", name, err);
+    if (r >= 0)
+        r = copy_checked(w->owner, sizeof w->owner, "owner", o->owner, err);
+    if (r >= 0)
+        r = copy_checked(w->note, sizeof w->note, "note", o->note, err);
+    if (r >= 0)
+        r = copy_checked(w->key, sizeof w->key, "key", o->once_key, err);
+    if (r >= 0)
+        r = copy_checked(w->token, sizeof w->token, "token", o->token, err);
+    if (r < 0)
+        return r;
+    if (!o->owner)
+        default_owner(w->owner, sizeof w->owner, o);
+    w->own_token = !o->token;
+    if (w->own_token)
+        hf_token(w->token);
+    w->id = hf_lock_id_of(w->token);
+    w->req = (struct hf_request){.op = HF_OP_ACQUIRE,
+                                 .name = w->name,
+                                 .token = w->token,
+                                 .ttl_ms = o->ttl_ms ? o->ttl_ms : HF_TTL_DEFAULT_MS,
+                                 .owner = w->owner,
+                                 .note = w->note,
+                                 .priority = o->priority,
+                                 .bound = {o->bound[0], o->bound[1]},
+                                 .n_bound = o->n_bound};
+    if (o->once_key) {
+        hf_token(w->execution_id);
+        w->req.once_key = w->key;
+        w->req.execution_id = w->execution_id;
+    }
+    return 0;
+}
+
+/* ---- asking -----------------------------------------------------------------------------------
+ */
+
+static void close_watch(struct hf_wait *w)
+{
+    if (w->wake_fd >= 0)
+        w->hf->store->ops->unwatch(w->hf->store, w->name, &w->id, w->wake_fd);
+    w->wake_fd = -1;
+    w->watching = false;
+}
+
+/* How long is left, as a request says it; 0: this is the last time that we ask. */
+static int64_t left_ms(const struct hf_wait *w)
+{
+    if (w->until_ms == INT64_MAX)
+        return HF_FOREVER;
+    int64_t left = w->until_ms - hf_clock_boot_ms();
+    return left > 0 ? left : 0;
+}
+
+/* One acquire; what it answers decides how to go on waiting. */
+static int ask(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret,
+               struct hf_error *err)
+{
+    int64_t sent_ms;
+    w->req.wait_ms = left_ms(w);
+    int r = hf_ask_store(w->hf, &w->req, answer, &sent_ms, err);
+    if (r == -HF_LOST && w->own_token && w->queued) {
+        /* We slept through an offer; its token is spent. Start again at the end of the queue. */
+        close_watch(w);
+        new_token(w);
+        r = hf_ask_store(w->hf, &w->req, answer, &sent_ms, err);
+    }
+    if (r >= 0) {
+        answer->lease.deadline_ms = hf_deadline_ms(sent_ms, answer->lease.ttl_ms);
+        *ret = answer->lease;
+    }
+    w->queued = r == -HF_HELD && answer->queued;
+    w->over = !w->queued;
+    return r;
+}
+
+/* Leave the queue; what was granted in that moment is given back. */
+static void withdraw(struct hf_wait *w)
+{
+    struct hf_request req = {.op = HF_OP_WITHDRAW, .name = w->name, .token = w->token};
+    struct hf_answer answer;
+    if (w->queued)
+        hf_ask_store(w->hf, &req, &answer, NULL, NULL);
+    w->queued = false;
+    w->over = true;
+}
+
+/* ---- sleeping ---------------------------------------------------------------------------------
+ */
+
+static void watch_descriptor(struct hf_wait *w, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    if (fd >= 0)
+        epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+static void close_if_open(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd); /* also leaves the epoll */
+    *fd = -1;
+}
+
+/* Look after whoever stands just ahead of us now: their end is the next thing that concerns us. */
+static void watch_ahead(struct hf_wait *w)
+{
+    struct hf_processes ahead = {0};
+    for (int i = 0; i < HF_BOUND_MAX; i++)
+        close_if_open(&w->ahead_fds[i]);
+    const struct hf_store_ops *ops = w->hf->store->ops;
+    if (!ops->ahead || ops->ahead(w->hf->store, w->name, &w->id, &ahead, NULL) < 0 || !ahead.n)
+        return;
+    hf_processes_watch(&ahead, w->ahead_fds);
+    for (int i = 0; i < HF_BOUND_MAX; i++)
+        watch_descriptor(w, w->ahead_fds[i]);
+}
+
+static int64_t jitter_ms(int64_t ms)
+{
+    uint32_t random;
+    hf_random(&random, sizeof random);
+    return ms / 2 + (int64_t)(random % (uint32_t)(ms / 2 + 1));
+}
+
+/* Sleep until the next moment at which the answer may differ without anybody telling us. */
+static void set_timer(struct hf_wait *w, const struct hf_answer *answer)
+{
+    bool blind = w->wake_fd < 0 || answer->holder.fence == 0;
+    int64_t now_ms = hf_clock_boot_ms();
+    int64_t in_ms = jitter_ms(blind ? BLIND_POLL_MS : POLL_MS);
+    int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
+    if (runs_out_ms < in_ms)
+        in_ms = runs_out_ms;
+    if (w->until_ms != INT64_MAX && w->until_ms - now_ms < in_ms)
+        in_ms = w->until_ms - now_ms;
+    if (in_ms < 1)
+        in_ms = 1;
+    int64_t at_ms = now_ms + in_ms + hf_clock_boot_offset_ms();
+    struct itimerspec when = {.it_value = {at_ms / 1000, at_ms % 1000 * 1000000}};
+    timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+static void drain(int fd)
+{
+    char bytes[64];
+    while (fd >= 0 && read(fd, bytes, sizeof bytes) > 0)
+        continue;
+}
+
+static int open_descriptors(struct hf_wait *w, struct hf_error *err)
+{
+    w->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    w->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (w->epoll_fd < 0 || w->timer_fd < 0)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't wait for %s", w->name);
+    watch_descriptor(w, w->timer_fd);
+    return 0;
+}
+
+/* Be told from now on; then ask once more, since it may have been granted just before. */
+static int begin_waiting(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret,
+                         struct hf_error *err)
+{
+    const struct hf_store_ops *ops = w->hf->store->ops;
+    int r = w->epoll_fd < 0 ? open_descriptors(w, err) : 0;
+    if (r >= 0 && ops->watch)
+        r = ops->watch(w->hf->store, w->name, &w->id, &w->wake_fd, err);
+    if (r < 0) {
+        withdraw(w);
+        return r;
+    }
+    watch_descriptor(w, w->wake_fd);
+    w->watching = true;
+    return ask(w, answer, ret, err);
+}
+
+/* Ask, and where the answer is to wait, be ready to sleep on the descriptor. */
+static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error *err)
+{
+    struct hf_answer answer;
+    int r = ask(w, &answer, ret, err);
+    if (r == -HF_HELD && w->queued && !w->watching)
+        r = begin_waiting(w, &answer, ret, err);
+    if (r == -HF_HELD && w->queued) {
+        watch_ahead(w);
+        set_timer(w, &answer);
+    }
+    return r;
+}
+
+/* The caller's options, as far as it knew them when it was compiled. */
+static int take_options(const struct hf_acquire_options *opts, struct hf_acquire_options *ret,
+                        struct hf_error *err)
+{
+    *ret = (struct hf_acquire_options)HF_ACQUIRE_INIT;
+    if (!opts)
+        return 0;
+    if (opts->size == 0 || opts->size > sizeof *ret)
+        return hf_fail(err, HF_INVALID, "acquire options must start from HF_ACQUIRE_INIT");
+    memcpy(ret, opts, opts->size);
+    return 0;
+}
+
+/* ---- the public forms -------------------------------------------------------------------------
+ */
+
+int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
+                  struct hf_wait **ret, struct hf_error *err)
+{
+    struct hf_acquire_options o;
+    int r = hf_check_handle(hf, err);
+    if (r >= 0)
+        r = take_options(opts, &o, err);
+    if (r < 0)
+        return r;
+    struct hf_wait *w = calloc(1, sizeof *w);
+    if (!w)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    w->hf = hf;
+    w->epoll_fd = w->timer_fd = w->wake_fd = w->ahead_fds[0] = w->ahead_fds[1] = -1;
+    w->until_ms = o.wait_ms < 0 ? INT64_MAX : hf_clock_boot_ms() + o.wait_ms;
+    r = make_request(w, name ? name : "", &o, err);
+    if (r < 0) {
+        free(w);
+        return r;
+    }
+    *ret = w;
+    return 0;
+}
+
+int hf_wait_fd(const struct hf_wait *wait) { return wait->epoll_fd; }
+
+bool hf_wait_is_over(const struct hf_wait *wait) { return wait->over; }
+
+int hf_wait_check(struct hf_wait *w, struct hf_lease *ret, struct hf_error *err)
+{
+    if (w->over)
+        return hf_fail(err, HF_INVALID, "this wait for %s is over", w->name);
+    drain(w->wake_fd);
+    drain(w->timer_fd);
+    return ask_and_arm(w, ret, err);
+}
+
+void hf_wait_end(struct hf_wait *w)
+{
+    if (!w)
+        return;
+    withdraw(w);
+    close_watch(w);
+    for (int i = 0; i < HF_BOUND_MAX; i++)
+        close_if_open(&w->ahead_fds[i]);
+    close_if_open(&w->timer_fd);
+    close_if_open(&w->epoll_fd);
+    free(w);
+}
+
+static int sleep_until_woken(struct hf_wait *w, int cancel_fd, struct hf_error *err)
+{
+    struct pollfd fds[] = {{.fd = w->epoll_fd, .events = POLLIN},
+                           {.fd = cancel_fd, .events = POLLIN}};
+    int n = poll(fds, 2, -1);
+    if (n < 0 && errno != EINTR)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't wait for %s", w->name);
+    if (n > 0 && fds[1].revents)
+        return hf_fail(err, HF_CANCELLED, "the wait for %s was cancelled", w->name);
+    return 0;
+}
+
+int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
+               struct hf_lease *ret, struct hf_error *err)
+{
+    struct hf_wait *w;
+    int r = hf_wait_start(hf, name, opts, &w, err);
+    if (r < 0)
+        return r;
+    int cancel_fd = opts ? opts->cancel_fd : -1;
+    while ((r = hf_wait_check(w, ret, err)) == -HF_HELD && !w->over) {
+        r = sleep_until_woken(w, cancel_fd, err);
+        if (r < 0)
+            break;
+    }
+    hf_wait_end(w);
+    return r;
+}

@@ -1,0 +1,275 @@
+#include "wire.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "error.h"
+#include "text.h"
+
+/* ---- the tables -------------------------------------------------------------------------------
+ */
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+static const struct hf_wire_field lease_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_lease, member, name, type)
+    F(name, "name", HF_WIRE_STRING),
+    F(token, "token", HF_WIRE_STRING),
+    F(fence, "fence", HF_WIRE_INT),
+    F(owner, "owner", HF_WIRE_STRING),
+    F(note, "note", HF_WIRE_TEXT),
+    F(acquired_at_ms, "acquiredAt", HF_WIRE_TIME),
+    F(expires_at_ms, "expiresAt", HF_WIRE_TIME),
+    F(ttl_ms, "ttlMs", HF_WIRE_INT),
+    F(execution_id, "executionId", HF_WIRE_TEXT),
+#undef F
+};
+
+static const struct hf_wire_field status_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_status, member, name, type)
+    F(name, "name", HF_WIRE_STRING),
+    F(state, "state", HF_WIRE_STATE),
+    F(fence, "fence", HF_WIRE_INT),
+    F(owner, "owner", HF_WIRE_TEXT),
+    F(alive, "alive", HF_WIRE_ALIVE),
+    F(note, "note", HF_WIRE_TEXT),
+    F(execution_id, "executionId", HF_WIRE_TEXT),
+    F(locked_since_ms, "lockedSince", HF_WIRE_TIME),
+    F(expires_at_ms, "expiresAt", HF_WIRE_TIME),
+    F(remaining_ms, "remainingMs", HF_WIRE_INT),
+    F(waiters, "waiters", HF_WIRE_COUNT),
+#undef F
+};
+
+static const struct hf_wire_field event_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_event, member, name, type)
+    F(seq, "seq", HF_WIRE_INT),
+    F(at_ms, "at", HF_WIRE_TIME),
+    F(kind, "kind", HF_WIRE_KIND),
+    F(name, "name", HF_WIRE_STRING),
+    F(fence, "fence", HF_WIRE_INT),
+    F(owner, "owner", HF_WIRE_TEXT),
+    F(execution_id, "executionId", HF_WIRE_TEXT),
+    F(reason, "reason", HF_WIRE_TEXT),
+    F(detail, "detail", HF_WIRE_TEXT),
+#undef F
+};
+
+/* ---- writing ----------------------------------------------------------------------------------
+ */
+
+/* Bytes that may stand in a JSON string as they are: all but quotes, backslash, control and
+ * non-ASCII. */
+static size_t plain_run(const char *text, size_t n)
+{
+    size_t i = 0;
+    while (i < n && (unsigned char)text[i] >= 0x20 && (unsigned char)text[i] < 0x7f &&
+           text[i] != '"' && text[i] != '\\')
+        i++;
+    return i;
+}
+
+static size_t utf8_length(const char *text, size_t n)
+{
+    for (size_t len = 2; len <= 4 && len <= n; len++)
+        if (hf_is_utf8(text, len))
+            return len;
+    return 0;
+}
+
+static void write_special(struct hf_buf *out, const char **text, size_t *n)
+{
+    unsigned char c = (unsigned char)**text;
+    size_t len = 1;
+    if (c == '"' || c == '\\')
+        hf_buf_printf(out, "\\%c", c);
+    else if (c == '\n')
+        hf_buf_puts(out, "\\n");
+    else if (c == '\t')
+        hf_buf_puts(out, "\\t");
+    else if (c < 0x20 || c == 0x7f)
+        hf_buf_printf(out, "\\u%04x", c);
+    else if ((len = utf8_length(*text, *n)))
+        hf_buf_add(out, *text, len);
+    else {
+        hf_buf_puts(out, "\xef\xbf\xbd");
+        len = 1;
+    }
+    *text += len;
+    *n -= len;
+}
+
+void hf_wire_string(struct hf_buf *out, const char *text, size_t n)
+{
+    hf_buf_putc(out, '"');
+    while (n) {
+        size_t run = plain_run(text, n);
+        hf_buf_add(out, text, run);
+        text += run;
+        n -= run;
+        if (n)
+            write_special(out, &text, &n);
+    }
+    hf_buf_putc(out, '"');
+}
+
+static void write_text(struct hf_buf *out, const char *text)
+{
+    hf_wire_string(out, text, strlen(text));
+}
+
+static void write_int(struct hf_buf *out, int64_t value)
+{
+    char digits[24];
+    int n = snprintf(digits, sizeof digits, "%lld", (long long)value);
+    hf_buf_add(out, digits, (size_t)n);
+}
+
+static void write_time(struct hf_buf *out, int64_t at_ms)
+{
+    char text[HF_TIME_LEN + 1];
+    hf_format_time(at_ms, text);
+    write_text(out, text);
+}
+
+static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type type)
+{
+    static const char *const alive[] = {"null", "false", "true"};
+    switch (type) {
+    case HF_WIRE_TEXT:
+    case HF_WIRE_STRING:
+        if (type == HF_WIRE_TEXT && !*(const char *)at)
+            hf_buf_puts(out, "null");
+        else
+            write_text(out, at);
+        break;
+    case HF_WIRE_INT:
+        write_int(out, *(const int64_t *)at);
+        break;
+    case HF_WIRE_COUNT:
+        write_int(out, *(const uint32_t *)at);
+        break;
+    case HF_WIRE_TIME:
+        if (*(const int64_t *)at)
+            write_time(out, *(const int64_t *)at);
+        else
+            hf_buf_puts(out, "null");
+        break;
+    case HF_WIRE_ALIVE:
+        hf_buf_puts(out, alive[*(const enum hf_alive *)at + 1]);
+        break;
+    case HF_WIRE_STATE:
+        write_text(out, hf_lock_state_name(*(const enum hf_lock_state *)at));
+        break;
+    case HF_WIRE_KIND:
+        write_text(out, hf_event_kind_name(*(const enum hf_event_kind *)at));
+        break;
+    case HF_WIRE_BOOL:
+        hf_buf_puts(out, *(const bool *)at ? "true" : "false");
+        break;
+    }
+}
+
+void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
+                   size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        hf_buf_putc(out, i ? ',' : '{');
+        hf_buf_putc(out, '"');
+        hf_buf_puts(out, fields[i].name);
+        hf_buf_add(out, "\":", 2);
+        write_value(out, (const char *)record + fields[i].offset, fields[i].type);
+    }
+    hf_buf_putc(out, '}');
+}
+
+void hf_wire_lease(struct hf_buf *out, const struct hf_lease *lease)
+{
+    hf_wire_write(out, lease, lease_fields, COUNT(lease_fields));
+}
+
+void hf_wire_status(struct hf_buf *out, const struct hf_status *status)
+{
+    hf_wire_write(out, status, status_fields, COUNT(status_fields));
+}
+
+void hf_wire_event(struct hf_buf *out, const struct hf_event *event)
+{
+    hf_wire_write(out, event, event_fields, COUNT(event_fields));
+}
+
+/* ---- reading ----------------------------------------------------------------------------------
+ */
+
+/* The index of `text` in what `name_of` yields for 0 to n-1, or -1. */
+static int find_name(const char *text, const char *(*name_of)(unsigned), unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (strcmp(text, name_of(i)) == 0)
+            return (int)i;
+    return -1;
+}
+
+static const char *kind_name(unsigned i) { return hf_event_kind_name((enum hf_event_kind)i); }
+static const char *state_name(unsigned i) { return hf_lock_state_name((enum hf_lock_state)i); }
+
+static bool read_text(const json_t *value, char *at, size_t size)
+{
+    if (!json_is_string(value) || json_string_length(value) >= size)
+        return false;
+    memcpy(at, json_string_value(value), json_string_length(value) + 1);
+    return true;
+}
+
+static bool read_value(const json_t *value, void *at, const struct hf_wire_field *field)
+{
+    int found;
+    switch (field->type) {
+    case HF_WIRE_TEXT:
+    case HF_WIRE_STRING:
+        return read_text(value, at, field->size);
+    case HF_WIRE_INT:
+        *(int64_t *)at = json_integer_value(value);
+        return json_is_integer(value);
+    case HF_WIRE_COUNT:
+        *(uint32_t *)at = (uint32_t)json_integer_value(value);
+        return json_is_integer(value) && json_integer_value(value) >= 0 &&
+               json_integer_value(value) <= UINT32_MAX;
+    case HF_WIRE_TIME:
+        return json_is_string(value) && hf_parse_time(json_string_value(value), at, NULL) == 0;
+    case HF_WIRE_ALIVE:
+        *(enum hf_alive *)at = json_is_true(value) ? HF_ALIVE : HF_DEAD;
+        return json_is_boolean(value);
+    case HF_WIRE_STATE:
+        found = json_is_string(value) ? find_name(json_string_value(value), state_name, 3) : -1;
+        *(enum hf_lock_state *)at = (enum hf_lock_state)found;
+        return found >= 0;
+    case HF_WIRE_KIND:
+        found = json_is_string(value) ? find_name(json_string_value(value), kind_name, HF_EV_COUNT)
+                                      : -1;
+        *(enum hf_event_kind *)at = (enum hf_event_kind)found;
+        return found >= 0;
+    case HF_WIRE_BOOL:
+        *(bool *)at = json_is_true(value);
+        return json_is_boolean(value);
+    }
+    return false;
+}
+
+int hf_wire_read(const struct json_t *object, void *record, const struct hf_wire_field *fields,
+                 size_t n, struct hf_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_object_get(object, fields[i].name);
+        void *at = (char *)record + fields[i].offset;
+        memset(at, 0, fields[i].size);
+        if (!value || json_is_null(value)) {
+            if (fields[i].type == HF_WIRE_ALIVE)
+                *(enum hf_alive *)at = HF_ALIVE_UNKNOWN;
+        } else if (!read_value(value, at, &fields[i]))
+            return hf_fail(err, HF_INVALID, "the field '%s' is not what was expected",
+                           fields[i].name);
+    }
+    return 0;
+}
