@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- small pieces -----------------------------------------------------------------------------
- */
+/* ---- small pieces --------------------------------------------------------------------------- */
 
 static void copy_text(char *to, size_t size, const char *from)
 {
@@ -89,8 +88,7 @@ static enum hf_end ended_before(const struct hf_record *rec, const struct hf_ask
     return 0;
 }
 
-/* ---- granting and ending ----------------------------------------------------------------------
- */
+/* ---- granting and ending -------------------------------------------------------------------- */
 
 /* End the lease: its token is spent, and its execution's attempt is over in the same step. */
 static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end how,
@@ -170,8 +168,7 @@ static int grant_to(struct hf_record *rec, const struct terms *t, const struct h
     return 0;
 }
 
-/* ---- the queue --------------------------------------------------------------------------------
- */
+/* ---- the queue ------------------------------------------------------------------------------ */
 
 static bool waiter_is_gone(const struct hf_waiter *w, const struct hf_world *world)
 {
@@ -222,8 +219,7 @@ static bool offer_to_head(struct hf_record *rec, const struct hf_ask *ask,
     return !rec->grant.held && rec->n_waiters > 0;
 }
 
-/* ---- settling ---------------------------------------------------------------------------------
- */
+/* ---- settling ------------------------------------------------------------------------------- */
 
 /* Why the lease is over, and whether its processes live. */
 static enum hf_stale_reason judge(const struct hf_grant *grant, const struct hf_world *world,
@@ -277,8 +273,7 @@ bool hf_settle(struct hf_record *rec, const struct hf_ask *ask, const struct hf_
     return offer_to_head(rec, ask, world, fx);
 }
 
-/* ---- answers ----------------------------------------------------------------------------------
- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
                       struct hf_status *ret)
@@ -327,8 +322,7 @@ static void answer_lease(const struct hf_record *rec, const struct hf_ask *ask,
     l->takeover = g->took;
 }
 
-/* ---- the requests -----------------------------------------------------------------------------
- */
+/* ---- the requests --------------------------------------------------------------------------- */
 
 typedef void step_fn(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                      struct hf_answer *answer, struct hf_effects *fx);
@@ -365,6 +359,15 @@ static void note_denied(struct hf_record *rec, const char *owner, const char *re
     struct hf_event *e = tell(fx, world, rec, HF_EV_DENIED, owner, reason);
     snprintf(e->detail, sizeof e->detail, "held by %s, fence %lld", rec->grant.owner,
              (long long)rec->grant.fence);
+}
+
+/* Refused to one who does not wait, or waits no longer. */
+static void turn_away(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                      struct hf_effects *fx)
+{
+    note_denied(rec, ask->req->owner, rec->has_self ? "gave up waiting" : "held", world, fx);
+    if (rec->has_self)
+        drop_waiter(rec, &ask->id, fx);
 }
 
 static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
@@ -443,7 +446,7 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
         if (req->wait_ms)
             enqueue(rec, ask, world, answer, fx);
         else
-            note_denied(rec, req->owner, "held", world, fx);
+            turn_away(rec, ask, world, fx);
         return;
     }
     if (mine)

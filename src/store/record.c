@@ -6,8 +6,7 @@
 #include "clock.h"
 #include "error.h"
 
-/* ---- the world --------------------------------------------------------------------------------
- */
+/* ---- the world ------------------------------------------------------------------------------ */
 
 static enum hf_stale_reason is_dead(void *ctx, const struct hf_processes *bound,
                                     enum hf_alive *ret_alive)
@@ -36,8 +35,7 @@ struct hf_world hf_record_world_now(struct hf_record_world *rw)
                              .next_fence = next_fence};
 }
 
-/* ---- one request ------------------------------------------------------------------------------
- */
+/* ---- one request ---------------------------------------------------------------------------- */
 
 /* For the next turn of the same request: what it has freed stays, for the grant that follows. */
 static void clear_saved_effects(struct hf_effects *fx)
@@ -160,8 +158,7 @@ static int look(struct work *w, struct hf_answer *answer, struct hf_error *err)
     return 0;
 }
 
-/* ---- many requests ----------------------------------------------------------------------------
- */
+/* ---- many requests -------------------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b)
 {
