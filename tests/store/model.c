@@ -125,15 +125,14 @@ static void put_waiter(struct model_lock *lock, const struct hf_waiter *self)
     lock->queue[i] = w;
 }
 
-/* The record as a store would load it for this asker. */
-static void load(struct model_lock *lock, const struct hf_ask *ask)
+void model_load(struct model_lock *lock, const struct hf_lock_id *self)
 {
     struct hf_record *rec = &lock->rec;
     rec->n_waiters = (uint32_t)lock->n_queue;
     rec->n_head = lock->n_queue < HF_WINDOW ? (uint32_t)lock->n_queue : HF_WINDOW;
     for (uint32_t i = 0; i < rec->n_head; i++)
         rec->head[i] = lock->queue[i];
-    size_t own = ask->req->token ? find_waiter(lock, &ask->id) : lock->n_queue;
+    size_t own = self ? find_waiter(lock, self) : lock->n_queue;
     rec->has_self = own < lock->n_queue;
     if (rec->has_self)
         rec->self = lock->queue[own];
@@ -150,16 +149,19 @@ static struct model_execution *find_execution(struct model *m, const char *name,
     return NULL;
 }
 
-static void save_executions(struct model *m, const struct hf_record *rec, const struct hf_ask *ask)
+static void end_execution(struct model *m, const struct hf_ended_execution *ended)
 {
-    for (uint32_t i = 0; i < m->fx.n_ended; i++)
-        for (size_t j = 0; j < m->n_executions; j++) {
-            struct model_execution *x = &m->executions[j];
-            if (strcmp(x->id, m->fx.ended[i].id) != 0)
-                continue;
-            x->outcome = m->fx.ended[i].outcome;
-            snprintf(x->reason, sizeof x->reason, "%s", m->fx.ended[i].reason);
-        }
+    for (size_t i = 0; i < m->n_executions; i++) {
+        struct model_execution *x = &m->executions[i];
+        if (strcmp(x->id, ended->id) != 0)
+            continue;
+        x->outcome = ended->outcome;
+        snprintf(x->reason, sizeof x->reason, "%s", ended->reason);
+    }
+}
+
+static void start_execution(struct model *m, const struct hf_record *rec, const struct hf_ask *ask)
+{
     const char *id = ask->req->execution_id;
     if (ask->req->op != HF_OP_ACQUIRE || !id || strcmp(rec->grant.execution_id, id) != 0)
         return;
@@ -175,20 +177,24 @@ static void save_executions(struct model *m, const struct hf_record *rec, const 
     snprintf(x->id, sizeof x->id, "%s", id);
 }
 
-static void save(struct model *m, struct model_lock *lock, const struct hf_ask *ask)
+void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
+                const struct hf_effects *fx)
 {
-    const struct hf_effects *fx = &m->fx;
     for (uint32_t i = 0; i < fx->n_dropped; i++)
         remove_waiter(lock, &fx->dropped[i]);
     if (fx->put_self)
         put_waiter(lock, &lock->rec.self);
-    save_executions(m, &lock->rec, ask);
+    for (uint32_t i = 0; i < fx->n_ended; i++)
+        end_execution(m, &fx->ended[i]);
+    start_execution(m, &lock->rec, ask);
     for (uint32_t i = 0; i < fx->n_wake; i++)
         if (m->n_wakes < sizeof m->wakes / sizeof *m->wakes)
             m->wakes[m->n_wakes++] = fx->wake[i];
     for (uint32_t i = 0; m->keeps_events && i < fx->n_events; i++) {
         m->events = more(m->events, m->n_events, &m->events_size, sizeof *m->events);
-        m->events[m->n_events++] = fx->events[i];
+        m->events[m->n_events] = fx->events[i];
+        m->events[m->n_events].seq = (int64_t)m->n_events + 1;
+        m->n_events++;
     }
 }
 
@@ -205,11 +211,12 @@ static void clear_saved_effects(struct hf_effects *fx)
 static void settle(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
                    const struct hf_world *world)
 {
-    load(lock, ask);
+    const struct hf_lock_id *self = ask->req->token ? &ask->id : NULL;
+    model_load(lock, self);
     while (hf_settle(&lock->rec, ask, world, &m->fx)) {
-        save(m, lock, ask);
+        model_save(m, lock, ask, &m->fx);
         clear_saved_effects(&m->fx);
-        load(lock, ask);
+        model_load(lock, self);
     }
 }
 
@@ -242,18 +249,18 @@ void model_apply(struct model *m, const struct hf_request *req, struct hf_answer
     m->fx.freed = (struct hf_takeover){0};
     m->fx.inherited = false;
     if (hf_op_is_read(req->op)) {
-        load(lock, &ask);
+        model_load(lock, req->token ? &ask.id : NULL);
         hf_step(&lock->rec, &ask, &world, ret, &m->fx);
         return;
     }
     settle(m, lock, &ask, &world);
     hf_step(&lock->rec, &ask, &world, ret, &m->fx);
-    save(m, lock, &ask);
+    model_save(m, lock, &ask, &m->fx);
     if (lock->rec.grant.held || lock->n_queue == 0)
         return;
     clear_saved_effects(&m->fx); /* given back with only dead waiters in the window */
     settle(m, lock, &ask, &world);
-    save(m, lock, &ask);
+    model_save(m, lock, &ask, &m->fx);
 }
 
 /* ---- looking ----------------------------------------------------------------------------------

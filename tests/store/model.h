@@ -65,6 +65,14 @@ void model_kill(struct model *m, int32_t pid);
 /* The lock of this name, made where it is new. */
 struct model_lock *model_lock(struct model *m, const char *name);
 
+/*
+ * The two halves of keeping a record, for a store in memory: fill in the record's queue for this
+ * asker (NULL: nobody); keep everything else that the effects ask for.
+ */
+void model_load(struct model_lock *lock, const struct hf_lock_id *self);
+void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
+                const struct hf_effects *fx);
+
 /* The world as the model sees it now. */
 struct hf_world model_world(struct model *m);
 
