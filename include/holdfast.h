@@ -63,8 +63,7 @@ enum {
 #define HF_TTL_MAX_MS (INT64_C(366) * 24 * 3600 * 1000)
 #define HF_FOREVER INT64_C(-1) /* as a wait: until granted */
 
-/* ---- codes ------------------------------------------------------------------------------------
- */
+/* ---- codes ---------------------------------------------------------------------------------- */
 
 /* X(name, number, code in JSON, exit code, HTTP status, meaning). Numbers are ABI: append only. */
 #define HF_CODE_MAP(X)                                                                             \
@@ -102,8 +101,7 @@ HF_API const char *hf_code_meaning(int code);
 HF_API int hf_code_exit(int code);
 HF_API int hf_code_http(int code);
 
-/* ---- what you are told ------------------------------------------------------------------------
- */
+/* ---- what you are told ---------------------------------------------------------------------- */
 
 enum hf_lock_state { HF_STATE_FREE, HF_STATE_HELD, HF_STATE_STALE };
 enum hf_alive { HF_ALIVE_UNKNOWN = -1, HF_DEAD = 0, HF_ALIVE = 1 };
@@ -195,8 +193,7 @@ HF_API const char *hf_event_kind_name(enum hf_event_kind kind);
 HF_API const char *hf_stale_reason_name(enum hf_stale_reason reason);
 HF_API const char *hf_lock_state_name(enum hf_lock_state state);
 
-/* ---- open and close ---------------------------------------------------------------------------
- */
+/* ---- open and close ------------------------------------------------------------------------- */
 
 struct hf;
 
@@ -210,8 +207,7 @@ HF_API void hf_close(struct hf *hf);
 /* The store's URL as it may be shown: passwords redacted. Lives as long as the handle. */
 HF_API const char *hf_url(const struct hf *hf);
 
-/* ---- a lease's life ---------------------------------------------------------------------------
- */
+/* ---- a lease's life ------------------------------------------------------------------------- */
 
 /* Start from HF_ACQUIRE_INIT and set what differs. */
 struct hf_acquire_options {
@@ -260,8 +256,7 @@ HF_API int hf_force_release(struct hf *hf, const char *name, int64_t fence, cons
 /* 0 if `fence` is NAME's current, live fence, else -HF_FENCE_STALE with the holder. */
 HF_API int hf_guard(struct hf *hf, const char *name, int64_t fence, struct hf_error *err);
 
-/* ---- keeping ----------------------------------------------------------------------------------
- */
+/* ---- keeping -------------------------------------------------------------------------------- */
 
 struct hf_keeper;
 
@@ -289,8 +284,7 @@ HF_API int hf_keeper_check(struct hf_keeper *keeper, struct hf_lease *ret, struc
 /* Stop renewing: after it returns no renewal is under way or will be sent. Does not release. */
 HF_API void hf_keeper_stop(struct hf_keeper *keeper);
 
-/* ---- without blocking -------------------------------------------------------------------------
- */
+/* ---- without blocking ----------------------------------------------------------------------- */
 
 struct hf_wait;
 
@@ -307,8 +301,7 @@ HF_API int hf_wait_check(struct hf_wait *wait, struct hf_lease *ret, struct hf_e
 HF_API bool hf_wait_is_over(const struct hf_wait *wait);
 HF_API void hf_wait_end(struct hf_wait *wait);
 
-/* ---- looking ----------------------------------------------------------------------------------
- */
+/* ---- looking -------------------------------------------------------------------------------- */
 
 HF_API int hf_status_of(struct hf *hf, const char *name, struct hf_status *ret,
                         struct hf_error *err);
@@ -338,8 +331,7 @@ struct hf_event_query {
 HF_API int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event_fn fn, void *arg,
                      struct hf_error *err);
 
-/* ---- housekeeping -----------------------------------------------------------------------------
- */
+/* ---- housekeeping --------------------------------------------------------------------------- */
 
 /* Free what has expired or died. `fn` (may be NULL) is called with each; dry: only look. */
 HF_API int hf_sweep(struct hf *hf, bool dry_run, hf_status_fn fn, void *arg, int64_t *ret_freed,
@@ -361,8 +353,7 @@ HF_API int hf_init(struct hf *hf, bool bump_epoch, struct hf_error *err);
 /* The schema as text, for those who must hand it to somebody; NULL where there is none. */
 HF_API const char *hf_schema(const struct hf *hf);
 
-/* ---- many at once -----------------------------------------------------------------------------
- */
+/* ---- many at once --------------------------------------------------------------------------- */
 
 enum hf_op {
     HF_OP_ACQUIRE,
@@ -417,8 +408,7 @@ struct hf_answer {
 HF_API int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n,
                     struct hf_answer *answers, struct hf_error *err);
 
-/* ---- small tools ------------------------------------------------------------------------------
- */
+/* ---- small tools ---------------------------------------------------------------------------- */
 
 /* A new random token. */
 HF_API void hf_token(char ret[HF_UUID_LEN + 1]);

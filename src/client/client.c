@@ -10,8 +10,7 @@
 #include "error.h"
 #include "text.h"
 
-/* ---- the handle -------------------------------------------------------------------------------
- */
+/* ---- the handle ----------------------------------------------------------------------------- */
 
 int hf_open(const char *url, struct hf **ret, struct hf_error *err)
 {
@@ -58,8 +57,7 @@ int64_t hf_deadline_ms(int64_t sent_ms, int64_t ttl_ms)
     return sent_ms + ttl_ms - (margin_ms < 1000 ? margin_ms : 1000);
 }
 
-/* ---- checking what is asked -------------------------------------------------------------------
- */
+/* ---- checking what is asked ----------------------------------------------------------------- */
 
 static int check_token(const char *token, struct hf_error *err)
 {
@@ -108,8 +106,7 @@ int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n, struct 
     return hf->store->ops->apply(hf->store, requests, n, answers, err);
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 /* What a refusal says of `what`: who holds it, in the words of hf_describe_status. */
 int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
@@ -161,8 +158,7 @@ int hf_ask_store(struct hf *hf, const struct hf_request *request, struct hf_answ
     }
 }
 
-/* ---- a lease's life after it was acquired ------------------------------------------------------
- */
+/* ---- a lease's life after it was acquired --------------------------------------------------- */
 
 int hf_extend(struct hf *hf, struct hf_lease *lease, int64_t ttl_ms, struct hf_error *err)
 {
@@ -235,8 +231,7 @@ int hf_guard(struct hf *hf, const char *name, int64_t fence, struct hf_error *er
     return hf_ask_store(hf, &req, &answer, NULL, err);
 }
 
-/* ---- looking ----------------------------------------------------------------------------------
- */
+/* ---- looking -------------------------------------------------------------------------------- */
 
 int hf_status_of(struct hf *hf, const char *name, struct hf_status *ret, struct hf_error *err)
 {
@@ -269,8 +264,7 @@ int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event_fn fn,
     return hf->store->ops->events(hf->store, query ? query : &everything, fn, arg, err);
 }
 
-/* ---- housekeeping -----------------------------------------------------------------------------
- */
+/* ---- housekeeping --------------------------------------------------------------------------- */
 
 struct sweep {
     struct hf *hf;

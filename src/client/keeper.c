@@ -59,8 +59,7 @@ static void signal_fd(int fd)
     (void)ignored;
 }
 
-/* ---- what a renewal brings --------------------------------------------------------------------
- */
+/* ---- what a renewal brings ------------------------------------------------------------------ */
 
 static void mark_lost(struct hf_keeper *k, const struct hf_error *why)
 {
@@ -86,8 +85,7 @@ static void postpone(struct hf_keeper *k, const struct hf_error *why)
     k->renew_ms = now_ms + (pause_ms > RETRY_MIN_MS ? pause_ms : RETRY_MIN_MS);
 }
 
-/* ---- the thread -------------------------------------------------------------------------------
- */
+/* ---- the thread ----------------------------------------------------------------------------- */
 
 struct batch {
     struct hf_keeper *keepers[BATCH_MAX];
@@ -188,8 +186,7 @@ static void *keep_renewing(void *arg)
     return NULL;
 }
 
-/* ---- starting and stopping --------------------------------------------------------------------
- */
+/* ---- starting and stopping ------------------------------------------------------------------ */
 
 static void free_keeping(struct hf_keeping *all)
 {

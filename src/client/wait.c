@@ -35,8 +35,7 @@ struct hf_wait {
     int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX];
 };
 
-/* ---- the request ------------------------------------------------------------------------------
- */
+/* ---- the request ---------------------------------------------------------------------------- */
 
 static void default_owner(char *ret, size_t size, const struct hf_acquire_options *o)
 {
@@ -98,8 +97,7 @@ static int make_request(struct hf_wait *w, const char *name, const struct hf_acq
     return 0;
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking --------------------------------------------------------------------------------- */
 
 static void close_watch(struct hf_wait *w)
 {
@@ -151,8 +149,7 @@ static void withdraw(struct hf_wait *w)
     w->over = true;
 }
 
-/* ---- sleeping ---------------------------------------------------------------------------------
- */
+/* ---- sleeping ------------------------------------------------------------------------------- */
 
 static void watch_descriptor(struct hf_wait *w, int fd)
 {
@@ -268,8 +265,7 @@ static int take_options(const struct hf_acquire_options *opts, struct hf_acquire
     return 0;
 }
 
-/* ---- the public forms -------------------------------------------------------------------------
- */
+/* ---- the public forms ----------------------------------------------------------------------- */
 
 int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                   struct hf_wait **ret, struct hf_error *err)

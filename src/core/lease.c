@@ -1,10 +1,10 @@
 #include "lease.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* ---- small pieces -----------------------------------------------------------------------------
- */
+/* ---- small pieces --------------------------------------------------------------------------- */
 
 static void copy_text(char *to, size_t size, const char *from)
 {
@@ -42,7 +42,13 @@ bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b)
 
 static bool is_holder(const struct hf_record *rec, const struct hf_ask *ask)
 {
-    return rec->grant.held && hf_lock_id_equal(&rec->grant.id, &ask->id);
+    return rec->grant.held && ask->req->token && hf_lock_id_equal(&rec->grant.id, &ask->id);
+}
+
+static int64_t add_saturated(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
 
 /* Record an event; the caller may go on to fill in what is special about it. */
@@ -82,8 +88,7 @@ static enum hf_end ended_before(const struct hf_record *rec, const struct hf_ask
     return 0;
 }
 
-/* ---- granting and ending ----------------------------------------------------------------------
- */
+/* ---- granting and ending -------------------------------------------------------------------- */
 
 /* End the lease: its token is spent, and its execution's attempt is over in the same step. */
 static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end how,
@@ -99,6 +104,10 @@ static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end 
         copy_text(x->reason, sizeof x->reason, reason);
     }
     remember_ended(rec, how);
+    if (g->offered) { /* nobody has announced the takeover that it came from: the next one does */
+        fx->freed = g->took;
+        fx->inherited = true;
+    }
     rec->grant = (struct hf_grant){.fence = g->fence};
     fx->changed = true;
 }
@@ -145,9 +154,10 @@ static int grant_to(struct hf_record *rec, const struct terms *t, const struct h
     copy_text(g->note, sizeof g->note, t->note);
     rec->last_fence = fence;
     rec->counts.granted++;
-    count_takeover(&rec->counts, g->took.reason);
     fx->changed = true;
-    if (g->took.reason != HF_STALE_NOT)
+    if (!fx->inherited)
+        count_takeover(&rec->counts, g->took.reason);
+    if (g->took.reason != HF_STALE_NOT && !fx->inherited)
         snprintf(
             tell(fx, world, rec, HF_EV_TAKEN_OVER, g->owner, hf_stale_reason_name(g->took.reason))
                 ->detail,
@@ -158,13 +168,15 @@ static int grant_to(struct hf_record *rec, const struct terms *t, const struct h
     return 0;
 }
 
-/* ---- the queue --------------------------------------------------------------------------------
- */
+/* ---- the queue ------------------------------------------------------------------------------ */
 
 static bool waiter_is_gone(const struct hf_waiter *w, const struct hf_world *world)
 {
-    return world->now_ms >= w->until_ms || world->now_ms - w->seen_ms >= HF_WAITER_MS ||
-           (w->bound.n && world->dead(world->ctx, &w->bound) != HF_STALE_NOT);
+    /* Seen long ago, or far in the future: by the clock of another boot. */
+    if (world->now_ms >= w->until_ms || llabs(world->now_ms - w->seen_ms) >= HF_WAITER_MS)
+        return true;
+    enum hf_alive alive;
+    return w->bound.n && world->dead(world->ctx, &w->bound, &alive) != HF_STALE_NOT;
 }
 
 static void drop_waiter(struct hf_record *rec, const struct hf_lock_id *id, struct hf_effects *fx)
@@ -191,33 +203,43 @@ static bool offer_to_head(struct hf_record *rec, const struct hf_ask *ask,
 {
     while (!rec->grant.held && rec->n_head) {
         struct hf_waiter w = rec->head[0];
-        bool asks_now = hf_lock_id_equal(&w.id, &ask->id);
-        drop_waiter(rec, &w.id, fx);
-        if (!asks_now && waiter_is_gone(&w, world))
+        bool asks_now = ask->req->token && hf_lock_id_equal(&w.id, &ask->id);
+        if (!asks_now && waiter_is_gone(&w, world)) {
+            drop_waiter(rec, &w.id, fx);
             continue;
+        }
         struct terms t = {
             w.id, w.owner, w.note, w.ttl_ms, &w.bound, true, world->now_ms - w.queued_ms};
         if (grant_to(rec, &t, world, fx) < 0)
-            return false; /* the asker's own grant will meet the same failure and report it */
+            return false; /* it keeps its place; the asker's own grant will report the failure */
+        drop_waiter(rec, &w.id, fx);
         if (!asks_now && fx->n_wake < 2)
             fx->wake[fx->n_wake++] = w.id;
     }
     return !rec->grant.held && rec->n_waiters > 0;
 }
 
-/* ---- settling ---------------------------------------------------------------------------------
- */
+/* ---- settling ------------------------------------------------------------------------------- */
 
-enum hf_stale_reason hf_grant_stale(const struct hf_grant *grant, const struct hf_world *world)
+/* Why the lease is over, and whether its processes live. */
+static enum hf_stale_reason judge(const struct hf_grant *grant, const struct hf_world *world,
+                                  enum hf_alive *ret_alive)
 {
+    *ret_alive = HF_ALIVE_UNKNOWN;
     if (!grant->held)
         return HF_STALE_NOT;
     enum hf_stale_reason why = HF_STALE_NOT;
     if (grant->bound.n)
-        why = world->dead(world->ctx, &grant->bound);
+        why = world->dead(world->ctx, &grant->bound, ret_alive);
     if (why == HF_STALE_NOT && world->now_ms >= grant->expires_ms)
         why = HF_STALE_EXPIRED;
     return why;
+}
+
+enum hf_stale_reason hf_grant_stale(const struct hf_grant *grant, const struct hf_world *world)
+{
+    enum hf_alive alive;
+    return judge(grant, world, &alive);
 }
 
 static void free_stale(struct hf_record *rec, enum hf_stale_reason why,
@@ -233,10 +255,8 @@ static void free_stale(struct hf_record *rec, enum hf_stale_reason why,
     freed->held_for_ms = world->now_ms - g->acquired_ms;
     freed->ttl_ms = g->ttl_ms;
     struct hf_event *e = tell(fx, world, rec, HF_EV_EXPIRED, g->owner, hf_stale_reason_name(why));
-    if (g->offered) {
+    if (g->offered)
         copy_text(e->detail, sizeof e->detail, "a waiter did not confirm it in time");
-        freed->reason = HF_STALE_NOT; /* nobody ever worked under it: nothing to announce */
-    }
     end_grant(rec, fx, HF_END_LOST, HF_OUTCOME_ABORTED, 0, hf_stale_reason_name(why));
 }
 
@@ -253,8 +273,7 @@ bool hf_settle(struct hf_record *rec, const struct hf_ask *ask, const struct hf_
     return offer_to_head(rec, ask, world, fx);
 }
 
-/* ---- answers ----------------------------------------------------------------------------------
- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
                       struct hf_status *ret)
@@ -265,10 +284,8 @@ void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
     ret->fence = rec->last_fence;
     if (!g->held)
         return;
-    enum hf_stale_reason why = hf_grant_stale(g, world);
+    enum hf_stale_reason why = judge(g, world, &ret->alive);
     ret->state = why == HF_STALE_NOT ? HF_STATE_HELD : HF_STATE_STALE;
-    if (g->bound.n)
-        ret->alive = why == HF_STALE_DIED || why == HF_STALE_REBOOTED ? HF_DEAD : HF_ALIVE;
     ret->fence = g->fence;
     copy_text(ret->owner, sizeof ret->owner, g->owner);
     copy_text(ret->note, sizeof ret->note, g->note);
@@ -305,8 +322,7 @@ static void answer_lease(const struct hf_record *rec, const struct hf_ask *ask,
     l->takeover = g->took;
 }
 
-/* ---- the requests -----------------------------------------------------------------------------
- */
+/* ---- the requests --------------------------------------------------------------------------- */
 
 typedef void step_fn(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                      struct hf_answer *answer, struct hf_effects *fx);
@@ -327,12 +343,10 @@ static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *
     }
 }
 
-static void deny(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
-                 struct hf_answer *answer, struct hf_effects *fx)
+/* Count somebody who did not get it, and say so in an event unless there were too many of late. */
+static void note_denied(struct hf_record *rec, const char *owner, const char *reason,
+                        const struct hf_world *world, struct hf_effects *fx)
 {
-    if (rec->has_self) /* asked without waiting any longer: it leaves the queue */
-        drop_waiter(rec, &ask->id, fx);
-    refuse(rec, HF_HELD, world, answer);
     rec->counts.held++;
     fx->changed = true;
     if (world->now_ms - rec->denied_ms >= HF_DENIED_WINDOW_MS || world->now_ms < rec->denied_ms) {
@@ -342,16 +356,24 @@ static void deny(struct hf_record *rec, const struct hf_ask *ask, const struct h
     if (rec->n_denied >= HF_DENIED_PER_WINDOW)
         return;
     rec->n_denied++;
-    struct hf_event *e = tell(fx, world, rec, HF_EV_DENIED, ask->req->owner, "held");
+    struct hf_event *e = tell(fx, world, rec, HF_EV_DENIED, owner, reason);
     snprintf(e->detail, sizeof e->detail, "held by %s, fence %lld", rec->grant.owner,
              (long long)rec->grant.fence);
+}
+
+/* Refused to one who does not wait, or waits no longer. */
+static void turn_away(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                      struct hf_effects *fx)
+{
+    note_denied(rec, ask->req->owner, rec->has_self ? "gave up waiting" : "held", world, fx);
+    if (rec->has_self)
+        drop_waiter(rec, &ask->id, fx);
 }
 
 static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                     struct hf_answer *answer, struct hf_effects *fx)
 {
     const struct hf_request *req = ask->req;
-    refuse(rec, HF_HELD, world, answer);
     answer->queued = true;
     struct hf_waiter *w = &rec->self;
     if (!rec->has_self) {
@@ -366,7 +388,7 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
         answer->holder.waiters = ++rec->n_waiters;
     }
     w->seen_ms = world->now_ms;
-    w->until_ms = req->wait_ms < 0 ? INT64_MAX : world->now_ms + req->wait_ms;
+    w->until_ms = req->wait_ms < 0 ? INT64_MAX : add_saturated(world->now_ms, req->wait_ms);
     fx->put_self = true;
     for (uint32_t i = 0; i < rec->n_head && !hf_lock_id_equal(&rec->head[i].id, &ask->id); i++)
         answer->ahead += w->ticket == 0 ? rec->head[i].priority >= w->priority
@@ -418,10 +440,11 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
         return;
     }
     if (!mine && rec->grant.held) {
+        refuse(rec, HF_HELD, world, answer);
         if (req->wait_ms)
             enqueue(rec, ask, world, answer, fx);
         else
-            deny(rec, ask, world, answer, fx);
+            turn_away(rec, ask, world, fx);
         return;
     }
     if (mine)
@@ -491,8 +514,10 @@ static void step_withdraw(struct hf_record *rec, const struct hf_ask *ask,
     (void)answer;
     if (is_holder(rec, ask))
         release_own(rec, ask, world, fx, "gave up waiting");
-    else if (rec->has_self)
+    else if (rec->has_self) {
+        note_denied(rec, rec->self.owner, "gave up waiting", world, fx);
         drop_waiter(rec, &ask->id, fx);
+    }
 }
 
 static void step_force(struct hf_record *rec, const struct hf_ask *ask,
@@ -517,7 +542,7 @@ static void step_settle(struct hf_record *rec, const struct hf_ask *ask,
                         struct hf_effects *fx)
 {
     (void)ask;
-    answer->freed = fx->freed.reason;
+    answer->freed = fx->inherited ? HF_STALE_NOT : fx->freed.reason;
     hf_record_status(rec, world, &answer->holder);
     answer->has_holder = true;
 }

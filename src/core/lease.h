@@ -4,10 +4,10 @@
  * record stores run it, statement stores are tested against it.
  *
  *     load the record
- *     while (hf_settle(&rec, &ask, &world, &fx))  // end what is over, offer it to who waits
- *         save rec and fx, load again             // only where the queue's window was used up by
- * the dead hf_step(&rec, &ask, &world, &answer, &fx) save rec and fx in one transaction; after the
- * commit, wake fx.wake
+ *     while (hf_settle(&rec, &ask, &world, &fx))    // end what is over, offer it to who waits
+ *         save rec and fx, load again               // the queue's window held only the dead
+ *     hf_step(&rec, &ask, &world, &answer, &fx)
+ *     save rec and fx in one transaction; after the commit, wake fx.wake
  *
  * The rules it keeps (numbers as in docs/promise.md, and in tests/unit/test_lease.c):
  *  1 extend and release need the token and a lease that has not expired
@@ -107,8 +107,10 @@ struct hf_world {
     int64_t now_ms;  /* the store's clock */
     int64_t wall_ms; /* for people */
     void *ctx;
-    /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT in any doubt. */
-    enum hf_stale_reason (*dead)(void *ctx, const struct hf_processes *bound);
+    /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT also in doubt (`ret_alive`).
+     */
+    enum hf_stale_reason (*dead)(void *ctx, const struct hf_processes *bound,
+                                 enum hf_alive *ret_alive);
     /* The next fence, above every earlier one of this name; negative: the code of a failure. */
     int64_t (*next_fence)(void *ctx);
 };
@@ -135,7 +137,8 @@ struct hf_effects {
     uint32_t n_ended;
     struct hf_lock_id wake[2]; /* waiters that were offered the lock: after the commit */
     uint32_t n_wake;
-    struct hf_takeover freed; /* the stale lease that settling ended */
+    struct hf_takeover freed; /* the stale lease that ended here: the next grant takes it over */
+    bool inherited;           /* `freed` was counted when it was offered; nobody confirmed that */
     bool changed;             /* the record differs from what was loaded */
 };
 
@@ -166,7 +169,7 @@ void hf_step(struct hf_record *rec, const struct hf_ask *ask, const struct hf_wo
 /* Why the record's lease is over, or HF_STALE_NOT (also when it is free). */
 enum hf_stale_reason hf_grant_stale(const struct hf_grant *grant, const struct hf_world *world);
 
-/* The record as people see it; `alive` is left unknown. */
+/* The record as people see it. */
 void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
                       struct hf_status *ret);
 

@@ -7,8 +7,7 @@
 
 #include "error.h"
 
-/* ---- UTF-8, names, free text ------------------------------------------------------------------
- */
+/* ---- UTF-8, names, free text ---------------------------------------------------------------- */
 
 /* Length of the valid UTF-8 sequence at `s` (at most `n` bytes), or 0. */
 static size_t utf8_sequence(const unsigned char *s, size_t n)
@@ -81,8 +80,7 @@ int hf_check_name(const char *name, struct hf_error *err)
     return 0;
 }
 
-/* ---- durations --------------------------------------------------------------------------------
- */
+/* ---- durations ------------------------------------------------------------------------------ */
 
 static const struct {
     const char *unit;
@@ -145,8 +143,7 @@ void hf_format_span(int64_t ms, char ret[HF_SPAN_MAX])
         snprintf(ret, HF_SPAN_MAX, "%lld days", (long long)(ms / 86400000));
 }
 
-/* ---- times ------------------------------------------------------------------------------------
- */
+/* ---- times ---------------------------------------------------------------------------------- */
 
 void hf_format_time(int64_t at_ms, char ret[HF_TIME_LEN + 1])
 {
@@ -240,8 +237,7 @@ int hf_parse_time(const char *text, int64_t *ret_at_ms, struct hf_error *err)
     return 0;
 }
 
-/* ---- a status for people ----------------------------------------------------------------------
- */
+/* ---- a status for people -------------------------------------------------------------------- */
 
 void hf_describe_status(const struct hf_status *status, char *ret, size_t size)
 {

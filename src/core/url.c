@@ -8,8 +8,7 @@
 #include "error.h"
 #include "text.h"
 
-/* ---- the default ------------------------------------------------------------------------------
- */
+/* ---- the default ---------------------------------------------------------------------------- */
 
 /* The state directory's database; as root the machine's own. */
 static int default_url(char *ret, size_t size, struct hf_error *err)
@@ -29,8 +28,7 @@ static int default_url(char *ret, size_t size, struct hf_error *err)
     return n < (int)size ? 0 : hf_fail(err, HF_INVALID, "the default store's path is too long");
 }
 
-/* ---- parts ------------------------------------------------------------------------------------
- */
+/* ---- parts ---------------------------------------------------------------------------------- */
 
 static int hex_value(char c)
 {

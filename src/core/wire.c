@@ -7,8 +7,7 @@
 #include "error.h"
 #include "text.h"
 
-/* ---- the tables -------------------------------------------------------------------------------
- */
+/* ---- the tables ----------------------------------------------------------------------------- */
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
@@ -56,8 +55,7 @@ static const struct hf_wire_field event_fields[] = {
 #undef F
 };
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 /* Bytes that may stand in a JSON string as they are: all but quotes, backslash, control and
  * non-ASCII. */
@@ -199,8 +197,7 @@ void hf_wire_event(struct hf_buf *out, const struct hf_event *event)
     hf_wire_write(out, event, event_fields, COUNT(event_fields));
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 /* The index of `text` in what `name_of` yields for 0 to n-1, or -1. */
 static int find_name(const char *text, const char *(*name_of)(unsigned), unsigned n)

@@ -11,8 +11,7 @@
 #include "clock.h"
 #include "error.h"
 
-/* ---- filesystems ------------------------------------------------------------------------------
- */
+/* ---- filesystems ---------------------------------------------------------------------------- */
 
 static const struct {
     uint32_t magic;
@@ -54,8 +53,7 @@ int hf_local_check_filesystem(const char *path, struct hf_error *err)
         path, name, magic);
 }
 
-/* ---- time -------------------------------------------------------------------------------------
- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 int64_t hf_local_now_ms(void) { return hf_clock_boot_ms(); }
 
@@ -71,8 +69,7 @@ void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms)
         memcpy(g->bound.boot, hf_boot_id(), strlen(hf_boot_id()) + 1);
 }
 
-/* ---- wake-ups ---------------------------------------------------------------------------------
- */
+/* ---- wake-ups ------------------------------------------------------------------------------- */
 
 int hf_local_watch(int wake_dir, const struct hf_lock_id *id, int *ret_fd, struct hf_error *err)
 {

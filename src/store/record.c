@@ -6,15 +6,18 @@
 #include "clock.h"
 #include "error.h"
 
-/* ---- the world --------------------------------------------------------------------------------
- */
+/* ---- the world ------------------------------------------------------------------------------ */
 
-static enum hf_stale_reason is_dead(void *ctx, const struct hf_processes *bound)
+static enum hf_stale_reason is_dead(void *ctx, const struct hf_processes *bound,
+                                    enum hf_alive *ret_alive)
 {
     (void)ctx;
-    if (strcmp(bound->boot, hf_boot_id()) != 0)
+    if (strcmp(bound->boot, hf_boot_id()) != 0) {
+        *ret_alive = HF_DEAD;
         return HF_STALE_REBOOTED;
-    return hf_processes_alive(bound) == HF_DEAD ? HF_STALE_DIED : HF_STALE_NOT;
+    }
+    *ret_alive = hf_processes_alive(bound);
+    return *ret_alive == HF_DEAD ? HF_STALE_DIED : HF_STALE_NOT;
 }
 
 static int64_t next_fence(void *ctx)
@@ -32,13 +35,12 @@ struct hf_world hf_record_world_now(struct hf_record_world *rw)
                              .next_fence = next_fence};
 }
 
-/* ---- one request ------------------------------------------------------------------------------
- */
+/* ---- one request ---------------------------------------------------------------------------- */
 
 static void clear_effects(struct hf_effects *fx)
 {
     fx->n_events = fx->n_dropped = fx->n_ended = fx->n_wake = 0;
-    fx->put_self = fx->changed = false;
+    fx->put_self = fx->changed = fx->inherited = false;
     fx->freed = (struct hf_takeover){0};
 }
 
@@ -109,11 +111,13 @@ static int settle(struct work *w, struct wakes *wakes, struct hf_error *err)
 {
     while (hf_settle(&w->rec, &w->ask, &w->world, &w->fx)) {
         struct hf_takeover freed = w->fx.freed;
+        bool inherited = w->fx.inherited;
         int r = save(w, wakes, err);
         if (r < 0)
             return r;
         clear_effects(&w->fx);
         w->fx.freed = freed;
+        w->fx.inherited = inherited;
         if ((r = load(w, err)) < 0)
             return r;
     }
@@ -151,8 +155,7 @@ static int look(struct work *w, struct hf_answer *answer, struct hf_error *err)
     return 0;
 }
 
-/* ---- many requests ----------------------------------------------------------------------------
- */
+/* ---- many requests -------------------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b)
 {

@@ -1,0 +1,170 @@
+"""What the tests of the program share: a private store for each test, and nothing left running.
+
+    def test_something(hf):                      # runs twice: on sqlite: and on file:
+        lease = hf.json("acquire", "a")
+        assert hf("release", "a", lease["token"]).returncode == 0
+        holder = hf.start("run", "a", "--", "sleep", "100")
+        poll(lambda: hf.json("status", "a")["state"] == "held")
+
+    @pytest.mark.stores("sqlite")                # only there
+"""
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.environ.get("HOLDFAST_BUILD", os.path.join(ROOT, "build"))
+
+# Longer than anything takes on a loaded machine under sanitizers; a limit, never a measure.
+PATIENCE_S = 120
+
+
+def poll(condition, limit_s=PATIENCE_S, every_s=0.01):
+    """The first true value of condition(); fails when `limit_s` have passed without one."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not so after {limit_s} s"
+        time.sleep(every_s)
+
+
+def built(*path):
+    """A program of the build, such as built("tests", "hammer"); skips the test where it is missing."""
+    found = os.path.join(BUILD, *path)
+    if not os.path.exists(found):
+        pytest.skip(f"{found} is not built")
+    return found
+
+
+def find_holdfast():
+    named = os.environ.get("HOLDFAST")
+    if named:
+        return os.path.abspath(named)
+    for path in (("holdfast",), ("src", "holdfast")):
+        if os.path.exists(os.path.join(BUILD, *path)):
+            return os.path.join(BUILD, *path)
+    return os.path.join(BUILD, "holdfast")
+
+
+def marked_processes(mark):
+    """Pids of every living process whose environment carries `mark`, whoever its parent is now."""
+    pids = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as environ:
+                if mark.encode() in environ.read().split(b"\0"):
+                    pids.append(int(entry))
+        except OSError:
+            pass
+    return pids
+
+
+def kill_marked(mark):
+    """Kill until none is left: what is killed may have been forking."""
+
+    def none_left():
+        pids = marked_processes(mark)
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        return not pids
+
+    poll(none_left)
+
+
+class Holdfast:
+    """The program with a store of its own. Everything started through it dies with the test."""
+
+    def __init__(self, store_url, tmp_path):
+        self.url = store_url
+        self.scheme = store_url.split(":", 1)[0]
+        self.program = find_holdfast()
+        self.tmp_path = tmp_path
+        self.mark = f"HOLDFAST_TEST_MARK={uuid.uuid4()}"
+        self.children = []
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        self.env.update([self.mark.split("=")], HOLDFAST_STORE=store_url, HOME=str(tmp_path),
+                        XDG_STATE_HOME=str(tmp_path / "state"), NO_COLOR="1")
+
+    def __call__(self, *args, input=None, env=None, timeout=PATIENCE_S, **options):
+        """Run to the end: .returncode, .stdout and .stderr (text)."""
+        if input is None:
+            options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.run([self.program, *map(str, args)], input=input, text=True,
+                              capture_output=True, timeout=timeout, env={**self.env, **(env or {})},
+                              **options)
+
+    def ok(self, *args, **options):
+        """Run, demand exit code 0, and give back stdout without its last newline."""
+        done = self(*args, **options)
+        assert done.returncode == 0, f"{args}: exit {done.returncode}: {done.stderr}"
+        return done.stdout.rstrip("\n")
+
+    def json(self, *args, **options):
+        """The one JSON object that the command prints with --json."""
+        return json.loads(self.ok("--json", *args, **options))
+
+    def lines(self, *args, **options):
+        """The JSON objects, one per line, of a list."""
+        return [json.loads(line) for line in self.ok("--json", *args, **options).splitlines()]
+
+    def start(self, *args, env=None, **options):
+        """Start and leave running: a Popen whose pipes are text."""
+        return self.start_program([self.program, *map(str, args)], env=env, **options)
+
+    def start_program(self, argv, env=None, **options):
+        """The same for any other program, with the store in its environment."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        child = subprocess.Popen(argv, text=True, env={**self.env, **(env or {})}, **options)
+        self.children.append(child)
+        return child
+
+    def close(self):
+        kill_marked(self.mark)
+        for child in self.children:
+            child.kill()
+            child.wait(timeout=PATIENCE_S)
+            for pipe in (child.stdin, child.stdout, child.stderr):
+                if pipe:
+                    pipe.close()
+
+
+STORES = {
+    "sqlite": lambda tmp_path: f"sqlite:{tmp_path}/store.db",
+    "file": lambda tmp_path: f"file:{tmp_path}/locks",
+}
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "stores(*schemes): run only on these stores")
+
+
+def pytest_generate_tests(metafunc):
+    if "store_url" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("stores")
+        metafunc.parametrize("store_url", marker.args if marker else list(STORES), indirect=True)
+
+
+@pytest.fixture
+def store_url(request, tmp_path):
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def hf(store_url, tmp_path):
+    holdfast = Holdfast(store_url, tmp_path)
+    yield holdfast
+    holdfast.close()
