@@ -170,6 +170,15 @@ static int set_sync(struct hf_sqlite *s, bool full, struct hf_error *err)
     return r;
 }
 
+static unsigned read_data_version(struct hf_sqlite *s)
+{
+    unsigned version = 0;
+    sqlite3_file_control(s->db, "main", SQLITE_FCNTL_DATA_VERSION, &version);
+    return version;
+}
+
+static void forget(struct hf_sqlite *s) { s->seq_known = s->is_known = false; }
+
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err)
 {
     int r = hf_sqlite_queue_enter(s, err);
@@ -181,8 +190,9 @@ int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err)
         hf_sqlite_queue_leave(s);
         return r;
     }
+    if (read_data_version(s) != s->data_version)
+        forget(s);
     s->writing = true;
-    s->seq_known = false;
     s->given = 0;
     return 0;
 }
@@ -190,6 +200,7 @@ int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err)
 void hf_sqlite_rollback(struct hf_sqlite *s)
 {
     s->writing = false;
+    forget(s);
     /* After some failures SQLite has rolled back by itself. */
     if (!sqlite3_get_autocommit(s->db))
         run(s, HF_STMT_ROLLBACK, NULL);
@@ -220,6 +231,7 @@ int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
         return unknown ? -HF_UNKNOWN : r;
     }
     s->writing = false;
+    s->data_version = read_data_version(s);
     /* In our turn nobody appends meanwhile, so the log is copied whole and starts again. */
     if (s->wal_frames >= CHECKPOINT_FRAMES)
         sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);

@@ -1,3 +1,4 @@
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -357,6 +358,16 @@ static int drop_waiters(struct hf_sqlite *s, const struct hf_effects *fx, struct
 
 /* ---- load and save --------------------------------------------------------------------------- */
 
+/* Most often the name that was written last is asked for again: its row need not be read. */
+static void keep_known(struct hf_sqlite *s, const struct hf_record *rec)
+{
+    s->is_known = rec->n_waiters == 0;
+    if (!s->is_known)
+        return;
+    memcpy(&s->known, rec, offsetof(struct hf_record, head));
+    s->known_row = s->row;
+}
+
 /* Only a change needs the queue's entries; for looking, their count is in the lock's row. */
 int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                    struct hf_record *ret, struct hf_error *err)
@@ -366,6 +377,11 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
     if (!stmt)
         return -HF_UNAVAILABLE;
     memset(ret, 0, sizeof *ret);
+    if (s->writing && s->is_known && strcmp(name, s->known.name) == 0) {
+        memcpy(ret, &s->known, offsetof(struct hf_record, head));
+        s->row = s->known_row;
+        return 0;
+    }
     snprintf(ret->name, sizeof ret->name, "%s", name);
     memset(&s->row, 0, sizeof s->row);
     sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
@@ -397,6 +413,8 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
         r = put_self(s, &rec->self, err);
     if (r >= 0)
         r = hf_sqlite_save_executions(s, rec, ask, fx, err);
+    if (r >= 0)
+        keep_known(s, rec);
     return r;
 }
 

@@ -158,7 +158,7 @@ static int migrate(struct hf_sqlite *s, struct hf_error *err)
     if (r < 0)
         return r;
     if ((r = read_format(s, &format, err)) >= 0 && format == 0)
-        r = hf_sqlite_exec(s, "PRAGMA page_size=2048; PRAGMA journal_mode=WAL", err);
+        r = hf_sqlite_exec(s, "PRAGMA page_size=1024; PRAGMA journal_mode=WAL", err);
     hf_sqlite_queue_leave(s);
     return r < 0 ? r : change_durably(s, run_steps, err);
 }

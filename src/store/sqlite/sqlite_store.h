@@ -81,6 +81,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                     " ORDER BY seq DESC LIMIT 1 OFFSET ?3")                                        \
     X(EVENT_LINK, "SELECT at, prev_seq FROM event WHERE seq = ?1")                                 \
     X(LAST_EVENT, "SELECT last_event FROM lock WHERE name = ?1")                                   \
+    X(EVENT_OLDEST, "SELECT at FROM event ORDER BY seq LIMIT 1")                                   \
     X(EVENT_COUNT, "SELECT count(*) FROM event WHERE seq > ?1")                                    \
     X(EVENT_PRUNE, "DELETE FROM event WHERE seq IN (SELECT seq FROM event ORDER BY seq LIMIT ?1)"  \
                    " AND at < ?2 AND seq < ?3")                                                    \
@@ -125,7 +126,7 @@ struct hf_sqlite {
     int64_t boot; /* this boot's number in the store: rows of another one are of an earlier boot */
     int64_t first_open_ms;
     int64_t fence_limit; /* fences up to here are reserved on disk, as far as we have seen */
-    int64_t last_seq;    /* the newest event; exact where seq_known */
+    int64_t last_seq;    /* the newest event; exact where seq_known, and in a transaction */
     int64_t given;       /* the newest fence of this transaction, or 0 */
     bool seq_known;
     bool writing; /* inside a transaction */
@@ -134,6 +135,11 @@ struct hf_sqlite {
     int64_t checked_ms;
     int64_t busy_until_ms;
     struct hf_sqlite_row row;
+    /* The record saved last, good for as long as nobody else has written (data_version). */
+    struct hf_record known;
+    struct hf_sqlite_row known_row;
+    bool is_known;
+    unsigned data_version;
 };
 
 static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
