@@ -33,7 +33,8 @@ abi:
 	@scripts/abi-check
 
 install:
-	@scripts/build build-install -Dprefix=$(PREFIX) -Dbuildtype=release
+	@scripts/build build-install -Dprefix=$(PREFIX) -Dbuildtype=release -Dwerror=false
+	@meson configure build-install -Dprefix=$(PREFIX)
 	@meson install -C build-install --quiet
 
 bench:
