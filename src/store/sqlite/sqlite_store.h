@@ -26,15 +26,17 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 
 /* Statements that are prepared once, at first use: X(name, SQL). */
 #define HF_SQLITE_BOUND_COLUMNS "pid, pid_start, pid2, pid2_start, pid_ns"
+/* What may change with every step, then what is known of the holder, or of the last one. */
+#define HF_SQLITE_STATE_COLUMNS                                                                    \
+    "held, fence, ended, denied_ms, denied_events, waiters, tickets, last_event, granted, denied," \
+    " released, release_lost, taken_expired, taken_died, taken_rebooted, forced, lost"
+#define HF_SQLITE_STATE_VALUES "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18"
 #define HF_SQLITE_LOCK_COLUMNS                                                                     \
-    "lock_id, fence, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms," \
-    " boot, " HF_SQLITE_BOUND_COLUMNS                                                              \
-    ", execution_id, took_over, ended, denied_ms, denied_events,"                                  \
-    " waiters, tickets, last_event, granted, held, released, release_lost, taken_expired,"         \
-    " taken_died, taken_rebooted, forced, lost"
+    HF_SQLITE_STATE_COLUMNS                                                                        \
+    ", lock_id, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms,"      \
+    " boot, " HF_SQLITE_BOUND_COLUMNS ", execution_id, took_over"
 #define HF_SQLITE_LOCK_VALUES                                                                      \
-    "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26," \
-    "?27,?28,?29,?30,?31,?32,?33,?34"
+    HF_SQLITE_STATE_VALUES ",?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35"
 #define HF_SQLITE_WAITER_COLUMNS                                                                   \
     "lock_id, rank, ticket, ttl_ms, until_ms, seen_ms, queued_ms, owner, "                         \
     "note, " HF_SQLITE_BOUND_COLUMNS
@@ -56,10 +58,12 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
       "INSERT INTO lock (name, " HF_SQLITE_LOCK_COLUMNS ") VALUES (?1," HF_SQLITE_LOCK_VALUES ")") \
     X(LOCK_UPDATE,                                                                                 \
       "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
+    X(LOCK_FREE, "UPDATE lock SET (" HF_SQLITE_STATE_COLUMNS ") = (" HF_SQLITE_STATE_VALUES        \
+                 ") WHERE id = ?1")                                                                \
     X(LOCK_PAGE, "SELECT id, " HF_SQLITE_LOCK_COLUMNS ", name FROM lock"                           \
-                 " WHERE name >= ?1 AND name < ?2 AND (?3 OR lock_id IS NOT NULL)"                 \
+                 " WHERE name >= ?1 AND name < ?2 AND (?3 OR held)"                                \
                  " ORDER BY name LIMIT ?4")                                                        \
-    X(TOTALS, "SELECT total(granted), total(held), total(released), total(release_lost),"          \
+    X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
               " total(taken_expired), total(taken_died), total(taken_rebooted), total(forced),"    \
               " total(lost) FROM lock")                                                            \
     X(HEAD, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1"                      \
