@@ -179,7 +179,8 @@ static struct hf_file_ident ident_of(const struct stat *st)
 
 static bool same_ident(const struct hf_file_ident *a, const struct hf_file_ident *b)
 {
-    return a->inode == b->inode && a->size == b->size && a->mtime_ns == b->mtime_ns;
+    return a->inode == b->inode && a->size == b->size &&
+           (a->mtime_ns == b->mtime_ns || !a->mtime_ns || !b->mtime_ns);
 }
 
 static bool has_ended(const struct hf_file_guard_head *head, const struct hf_lock_id *id)
@@ -226,6 +227,20 @@ static int read_lock(struct hf_file_store *fs, const struct hf_file_guard *guard
     return 0;
 }
 
+/* The lock file's type, owner, inode and size: all but times, which cost more (hf_file_links). */
+static int stat_lock(struct hf_file_store *fs, const char *file, struct stat *ret)
+{
+    struct statx st;
+    if (statx(fs->dir.top, file, AT_SYMLINK_NOFOLLOW,
+              STATX_TYPE | STATX_UID | STATX_INO | STATX_SIZE, &st) < 0)
+        return -1;
+    *ret = (struct stat){.st_mode = st.stx_mode,
+                         .st_uid = st.stx_uid,
+                         .st_ino = st.stx_ino,
+                         .st_size = (off_t)st.stx_size};
+    return 0;
+}
+
 int hf_file_look(struct hf_file_store *fs, const struct hf_file_guard *guard,
                  struct hf_file_view *ret, struct hf_error *err)
 {
@@ -233,7 +248,7 @@ int hf_file_look(struct hf_file_store *fs, const struct hf_file_guard *guard,
     ret->kind = HF_FILE_NO_LOCK;
     ret->leftover = false;
     ret->lock_id[0] = ret->process_id[0] = '\0';
-    if (fstatat(fs->dir.top, guard->file, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    if (stat_lock(fs, guard->file, &st) < 0)
         return errno == ENOENT ? 0
                                : hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't look at %s in %s",
                                                guard->file, fs->dir.path);
@@ -395,7 +410,6 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
                  const struct hf_file_view *view, bool doubtful, struct hf_error *err)
 {
     const struct hf_file_dir *d = &fs->dir;
-    struct stat st;
     int page = choose_page(fs, guard, view, err);
     int r = page < 0 ? page : write_page(fs, guard, page, err);
     if (r < 0)
@@ -408,15 +422,14 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
         forget_pages(guard);
         return r;
     }
-    if (fstatat(d->top, guard->file, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-        (uint64_t)st.st_ino != guard->page_inodes[page]) {
-        struct stat own;
-        if (fstat(guard->page_fds[page], &own) == 0 && own.st_nlink == 0)
-            unlinkat(d->top, guard->file, 0); /* we have linked a page that others made */
+    if (hf_file_links(guard->page_fds[page]) < 2) {
+        /* Our page was removed, and we have linked one that others made since. */
+        unlinkat(d->top, guard->file, 0);
         forget_pages(guard);
         return raced(guard, err);
     }
-    guard->head.shown = ident_of(&st);
+    guard->head.shown =
+        (struct hf_file_ident){.inode = guard->page_inodes[page], .size = guard->page_sizes[page]};
     guard->head.shown_expires_ms = hf_file_shown_expiry(&guard->head.grant);
     return 0;
 }
