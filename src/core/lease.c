@@ -8,7 +8,10 @@
 
 static void copy_text(char *to, size_t size, const char *from)
 {
-    snprintf(to, size, "%s", from ? from : "");
+    size_t n = from ? strnlen(from, size - 1) : 0;
+    if (n)
+        memcpy(to, from, n);
+    to[n] = '\0';
 }
 
 const char *hf_stale_reason_name(enum hf_stale_reason reason)
@@ -440,6 +443,8 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
         return;
     }
     if (!mine && rec->grant.held) {
+        if (!req->wait_ms && rec->has_self) /* waits no longer: it leaves the queue */
+            drop_waiter(rec, &ask->id, fx);
         refuse(rec, HF_HELD, world, answer);
         if (req->wait_ms)
             enqueue(rec, ask, world, answer, fx);
