@@ -167,11 +167,11 @@ static int64_t some_fence(int name)
     const struct hf_record *rec = &model_lock(h.model, names[name])->rec;
     switch (chance(4)) {
     case 0:
-        return rec->last_fence > 1 ? rec->last_fence - 1 : 999999999;
+        return rec->last_fence > 1 ? rec->last_fence - 1 : FENCE_OF_NOBODY;
     case 1:
-        return 999999999;
+        return FENCE_OF_NOBODY;
     default:
-        return rec->last_fence ? rec->last_fence : 999999999;
+        return rec->last_fence ? rec->last_fence : FENCE_OF_NOBODY;
     }
 }
 

@@ -141,7 +141,6 @@ struct hf_file_guard {
     bool busy;                  /* a thread works on it */
     int fd, page_fds[2];        /* -1: not open */
     uint64_t page_inodes[2];
-    int64_t page_sizes[2];
     char file[HF_FILE_NAME_SIZE];
     struct hf_file_guard_head head;
     struct hf_file_place index[HF_FILE_WAITERS_MAX];

@@ -289,7 +289,6 @@ static int open_page(struct hf_file_store *fs, struct hf_file_guard *guard, int 
     }
     guard->page_fds[page] = fd;
     guard->page_inodes[page] = (uint64_t)st.st_ino;
-    guard->page_sizes[page] = st.st_size < PAGE_MAX ? st.st_size : PAGE_MAX;
     return 0;
 }
 
@@ -306,11 +305,12 @@ static int choose_page(struct hf_file_store *fs, struct hf_file_guard *guard,
     return r < 0 ? r : 1;
 }
 
-/* Padded, so that its size seldom changes: that would cost more than the bytes. */
+/* Fill the page and answer its size. It is padded, since a change of size costs more than bytes. */
 static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int page,
                       struct hf_error *err)
 {
     char text[PAGE_MAX];
+    struct statx st;
     struct lock_json said;
     struct hf_buf json = HF_BUF(PAGE_MAX - 1);
     say(guard, fs->stale_ms, &said);
@@ -320,8 +320,9 @@ static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int
         return hf_fail(err, HF_TOO_LARGE, "the lock file of %s would be too large", said.name);
     }
     size_t size = (json.len + PAGE_STEP) / PAGE_STEP * PAGE_STEP;
-    if (size < (size_t)guard->page_sizes[page])
-        size = (size_t)guard->page_sizes[page];
+    if (statx(guard->page_fds[page], "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 &&
+        st.stx_size > size && st.stx_size <= PAGE_MAX)
+        size = st.stx_size;
     memset(text, ' ', size);
     memcpy(text, json.data, json.len);
     text[size - 1] = '\n';
@@ -330,8 +331,7 @@ static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int
     if (n < 0 || (size_t)n != size)
         return hf_fail_errno(err, HF_UNAVAILABLE, n < 0 ? errno : ENOSPC,
                              "can't write the lock file of %s", said.name);
-    guard->page_sizes[page] = (int64_t)size;
-    return 0;
+    return (int)size;
 }
 
 static int raced(const struct hf_file_guard *guard, struct hf_error *err)
@@ -411,9 +411,10 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
 {
     const struct hf_file_dir *d = &fs->dir;
     int page = choose_page(fs, guard, view, err);
-    int r = page < 0 ? page : write_page(fs, guard, page, err);
-    if (r < 0)
-        return r;
+    int size = page < 0 ? page : write_page(fs, guard, page, err);
+    if (size < 0)
+        return size;
+    int r = 0;
     if (view->kind != HF_FILE_NO_LOCK)
         r = replace(fs, guard, page, view, doubtful, err);
     else if (linkat(d->pages[page], guard->file, d->top, guard->file, 0) < 0)
@@ -428,8 +429,7 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
         forget_pages(guard);
         return raced(guard, err);
     }
-    guard->head.shown =
-        (struct hf_file_ident){.inode = guard->page_inodes[page], .size = guard->page_sizes[page]};
+    guard->head.shown = (struct hf_file_ident){.inode = guard->page_inodes[page], .size = size};
     guard->head.shown_expires_ms = hf_file_shown_expiry(&guard->head.grant);
     return 0;
 }
