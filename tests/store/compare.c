@@ -40,7 +40,7 @@ int64_t fence_of_store(const struct fences *fences, int64_t model)
     for (size_t i = fences->n; i-- > 0;)
         if (fences->pairs[i].model == model)
             return fences->pairs[i].store;
-    return model ? FENCE_OF_NOBODY : 0;
+    return model;
 }
 
 static void same_fence(struct comparison *c, const char *what, int64_t model, int64_t store)

@@ -26,9 +26,6 @@ struct comparison {
 /* The store's fence for the model's; one that was never seen stays what it is. */
 int64_t fence_of_store(const struct fences *fences, int64_t model);
 
-/* No history is long enough to have it granted. */
-#define FENCE_OF_NOBODY INT64_C(999999999)
-
 void compare_answers(struct comparison *c, const struct hf_answer *model,
                      const struct hf_answer *store);
 void compare_statuses(struct comparison *c, const struct hf_status *model,

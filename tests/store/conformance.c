@@ -126,20 +126,6 @@ static void watch_before_asking(struct hf_store *store, const struct hf_request 
     a->watched_on = store;
 }
 
-/* Which of the store's fences is the one that the model has now, where no answer has told yet. */
-static void learn_fence(struct hf_store *store, int name)
-{
-    static struct hf_answer of_model, of_store;
-    const struct hf_request req = {.op = HF_OP_STATUS, .name = names[name]};
-    struct hf_error error;
-    if (store->ops->apply(store, &req, 1, &of_store, &error) < 0)
-        give_up("status", error.message);
-    model_apply(h.model, &req, &of_model);
-    struct comparison c = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
-    compare_answers(&c, &of_model, &of_store);
-    check(&c, "status, to learn the fence");
-}
-
 static void play(int name)
 {
     struct hf_store *store = h.handles[chance(HANDLES)];
@@ -152,16 +138,11 @@ static void play(int name)
     for (size_t i = 0; i < n; i++) {
         asked[i] = make_request(name);
         watch_before_asking(store, &asked[i], name);
-        if (asked[i].fence)
-            learn_fence(store, name);
     }
     struct hf_request translated[BATCH_MAX];
     memcpy(translated, asked, sizeof asked);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         translated[i].fence = fence_of_store(&h.fences[name], asked[i].fence);
-        if (translated[i].fence == FENCE_OF_NOBODY)
-            asked[i].fence = FENCE_OF_NOBODY;
-    }
     describe(&asked[0], what, sizeof what);
     int r = store->ops->apply(store, translated, n, of_store, &error);
     if (r < 0)

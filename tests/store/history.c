@@ -161,18 +161,12 @@ static struct hf_request acquire_request(int name, struct actor *a, bool waits)
     return req;
 }
 
-/* The fence of the holder, of somebody earlier, or of nobody; as the model counts them. */
+/* The last fence that was shown, one before it, or nobody's; as the model counts them. */
 static int64_t some_fence(int name)
 {
-    const struct hf_record *rec = &model_lock(h.model, names[name])->rec;
-    switch (chance(4)) {
-    case 0:
-        return rec->last_fence > 1 ? rec->last_fence - 1 : FENCE_OF_NOBODY;
-    case 1:
-        return FENCE_OF_NOBODY;
-    default:
-        return rec->last_fence ? rec->last_fence : FENCE_OF_NOBODY;
-    }
+    const struct fences *f = &h.fences[name];
+    size_t back = chance(4) ? 1 : 2;
+    return f->n < back || chance(4) == 0 ? 999999999 : f->pairs[f->n - back].model;
 }
 
 struct hf_request make_request(int name)
@@ -183,6 +177,9 @@ struct hf_request make_request(int name)
     static const enum hf_op looking[] = {HF_OP_STATUS, HF_OP_STATUS, HF_OP_SETTLE};
     static const enum hf_outcome outcomes[] = {HF_OUTCOME_NONE, HF_OUTCOME_SUCCESS,
                                                HF_OUTCOME_FAILED};
+    bool rush = h.step / 150 % 3 == 1; /* the queue outgrows the window that a record carries */
+    if (rush && chance(2))
+        return acquire_request(name, new_actor(name), true);
     int64_t dice = chance(100);
     if (dice < 45)
         return acquire_request(name, dice < 30 ? new_actor(name) : some_actor(name), dice % 3 > 0);
