@@ -35,8 +35,8 @@ def test_list_shows_what_is_held(hf):
     let_expire(hf, "old")
     rows = [line.split() for line in hf.ok("list").splitlines()]
     assert rows[0] == "NAME STATE OWNER ALIVE SINCE EXPIRES FENCE WAITERS".split()
-    assert [row[0] for row in rows[1:]] == ["job/a", "job/b"]
-    assert rows[2][1:4] == ["held", "me", "-"]
+    assert [row[0:2] for row in rows[1:]] == [["job/a", "held"], ["job/b", "held"], ["old", "stale"]]
+    assert rows[2][2:4] == ["me", "-"]
 
 
 def test_list_filters_and_prefix(hf):
@@ -47,7 +47,7 @@ def test_list_filters_and_prefix(hf):
     def names(*args):
         return [row["name"] for row in hf.lines("list", *args)]
 
-    assert names() == names("--held") == ["job/a"]
+    assert names() == names("--held") == ["job/a", "old"]
     assert names("--stale") == ["old"]
     assert names("--all") == ["job/a", "job/c", "old"]
     assert names("--all", "--prefix", "job/") == ["job/a", "job/c"]
