@@ -216,7 +216,7 @@ int cmd_release(struct cli *cli, int argc, char **argv)
 int cmd_guard(struct cli *cli, int argc, char **argv)
 {
     const char *name = NULL, *text = NULL;
-    int64_t fence;
+    int64_t fence = 0;
     struct hf *hf;
     struct hf_error err;
     int code = name_and(cli, argc, argv, "FENCE", "HOLDFAST_FENCE", &name, &text);
