@@ -1,12 +1,10 @@
 /* A lease by hand: acquire, extend, release, guard. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "announce.h"
 #include "cli.h"
-#include "error.h"
 #include "text.h"
 #include "wire.h"
 
@@ -84,17 +82,6 @@ static const char *operand_or_env(int argc, char **argv, int i, const char *vari
     return i < argc ? argv[i] : getenv(variable);
 }
 
-static int parse_fence(const char *text, int64_t *ret, struct hf_error *err)
-{
-    char *end;
-    errno = 0;
-    long long fence = strtoll(text, &end, 10);
-    if (errno || *end || end == text || fence < 0)
-        return hf_fail(err, HF_INVALID, "'%s' is not a fence; expected a whole number", text);
-    *ret = fence;
-    return 0;
-}
-
 /* Two operands, or none and the environment; anything else is a misunderstanding. */
 static int name_and(const struct cli *cli, int argc, char **argv, const char *what,
                     const char *variable, const char **ret_name, const char **ret_what)
@@ -124,7 +111,7 @@ static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_l
     if (r >= 0)
         r = hf_check_text("token", token, HF_UUID_LEN, &err);
     if (r >= 0 && fence)
-        r = parse_fence(fence, &lease.fence, &err);
+        r = cli_parse_int(fence, 0, CLI_FENCE_MAX, &lease.fence, &err);
     if (r < 0)
         return cli_fail(cli, &err);
     strcpy(lease.name, name);
@@ -222,7 +209,7 @@ int cmd_guard(struct cli *cli, int argc, char **argv)
     int code = name_and(cli, argc, argv, "FENCE", "HOLDFAST_FENCE", &name, &text);
     if (code)
         return code;
-    if (parse_fence(text, &fence, &err) < 0)
+    if (cli_parse_int(text, 0, CLI_FENCE_MAX, &fence, &err) < 0)
         return cli_fail(cli, &err);
     code = cli_open(cli, &hf);
     if (code)
