@@ -90,7 +90,7 @@ enum {
 
 enum hf_code {
     HF_OK = 0,
-#define X(name, number, code, exit_code, http, meaning) HF_##name = number,
+#define X(name, number, code, exit_code, http, meaning) HF_##name = (number),
     HF_CODE_MAP(X)
 #undef X
 };

@@ -88,11 +88,15 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 {
     const char *name = operand_or_env(argc, argv, 0, "HOLDFAST_NAME");
     const char *second = operand_or_env(argc, argv, 1, variable);
-    if (argc == 1)
-        return cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
-    if (!name || !second)
-        return cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set",
-                         cli->command->name, what, variable);
+    if (argc == 1) {
+        cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
+        return CLI_EXIT_USAGE;
+    }
+    if (!name || !second) {
+        cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set", cli->command->name,
+                  what, variable);
+        return CLI_EXIT_USAGE;
+    }
     *ret_name = name;
     *ret_what = second;
     return 0;
@@ -101,7 +105,7 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 /* The lease as far as its holder knows it; from the environment its fence is known too. */
 static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_lease *ret)
 {
-    const char *name = NULL, *token = NULL, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
+    const char *name, *token, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
     struct hf_lease lease = {0};
     struct hf_error err;
     int code = name_and(cli, argc, argv, "TOKEN", "HOLDFAST_TOKEN", &name, &token);
@@ -202,7 +206,7 @@ int cmd_release(struct cli *cli, int argc, char **argv)
 
 int cmd_guard(struct cli *cli, int argc, char **argv)
 {
-    const char *name = NULL, *text = NULL;
+    const char *name, *text;
     int64_t fence = 0;
     struct hf *hf;
     struct hf_error err;

@@ -106,6 +106,15 @@ def test_why_says_what_to_do_about_a_holder(hf):
     assert "may be taken over" in hf.ok("why", "b")
 
 
+def test_why_tells_the_end_of_a_long_story(hf):
+    script = 'for n in $(seq 110); do "$0" release a "$("$0" acquire a)" || exit; done'
+    subprocess.run(["sh", "-c", script, hf.program], env=hf.env, check=True, stdout=subprocess.DEVNULL)
+    lines = hf.ok("why", "a").splitlines()
+    assert sum(line.startswith("  ") for line in lines) == 200
+    assert "(the newest 200; holdfast events --name shows all)" in lines
+    assert len(hf.lines("events", "--name", "a")) == 220 == len(hf.json("why", "a")["events"])
+
+
 def test_why_of_what_nobody_knows(hf):
     assert hf.ok("why", "x").splitlines() == [
         "nothing is remembered of x", "Now: x is free", "Next: take it with holdfast run x COMMAND"]
