@@ -135,6 +135,10 @@ struct cli_option {
 extern const struct cli_option cli_option_table[];
 extern const size_t cli_n_options;
 
+/* A whole number in decimal, nothing around it, within [min, max]. */
+int cli_parse_int(const char *text, int64_t min, int64_t max, int64_t *ret, struct hf_error *err);
+#define CLI_FENCE_MAX ((INT64_C(1) << 53) - 1)
+
 /*
  * Parse the words after the program's name: sets cli->command and cli->opts and moves the operands
  * to the front of argv. For run and update they are NAME (or FILE), then COMMAND without its "--".

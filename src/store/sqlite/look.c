@@ -20,8 +20,8 @@ struct list_page {
 
 static bool passes(enum hf_list_filter filter, enum hf_lock_state state)
 {
-    return filter == HF_LIST_ALL ||
-           state == (filter == HF_LIST_HELD ? HF_STATE_HELD : HF_STATE_STALE);
+    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state != HF_STATE_FREE) ||
+           (filter == HF_LIST_STALE && state == HF_STATE_STALE);
 }
 
 static void bind_range(sqlite3_stmt *stmt, const struct list_page *page)
