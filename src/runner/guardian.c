@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -125,8 +126,11 @@ static void act(struct guardian *g)
     enum hf_due due = hf_plan_tick(&g->plan, hf_clock_boot_ms());
     if (due == HF_DUE_NOTHING)
         return;
-    if (due == HF_DUE_KILL && g->over)
-        tree.spared = 0; /* a stand-in that hangs must not keep us */
+    if (due == HF_DUE_KILL) {
+        setpriority(PRIO_PROCESS, 0, -20); /* if we may: what we kill may be many, and forking */
+        if (g->over)
+            tree.spared = 0; /* a stand-in that hangs must not keep us */
+    }
     uint32_t n = hf_tree_signal(&tree, due == HF_DUE_KILL ? SIGKILL : SIGTERM);
     if (g->over && g->plan.why == HF_ENDING_SELF && g->left_behind == 0)
         g->left_behind = n;
