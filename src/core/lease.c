@@ -8,7 +8,10 @@
 
 static void copy_text(char *to, size_t size, const char *from)
 {
-    snprintf(to, size, "%s", from ? from : "");
+    size_t n = from ? strnlen(from, size - 1) : 0;
+    if (n)
+        memcpy(to, from, n);
+    to[n] = '\0';
 }
 
 const char *hf_stale_reason_name(enum hf_stale_reason reason)

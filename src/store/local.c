@@ -71,19 +71,41 @@ void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms)
 
 /* ---- wake-ups ------------------------------------------------------------------------------- */
 
+/* Where the directory's group shares the store, it may wake us as well. */
+static void share_fifo(int wake_dir, int fd)
+{
+    struct stat dir;
+    if (fstat(wake_dir, &dir) < 0 || !(dir.st_mode & S_IWGRP))
+        return;
+    int ignored = fchown(fd, (uid_t)-1, dir.st_gid);
+    ignored |= fchmod(fd, 0660);
+    (void)ignored;
+}
+
 int hf_local_watch(int wake_dir, const struct hf_lock_id *id, int *ret_fd, struct hf_error *err)
 {
+    enum { TRIES = 100 };
     char name[HF_LOCK_ID_LEN + 1];
     hf_lock_id_format(id, name);
-    if (mkfifoat(wake_dir, name, 0600) < 0 && errno != EEXIST)
-        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make a FIFO to be woken by");
-    /* Opened for writing too, so that it never reads as closed. */
-    int fd = openat(wake_dir, name, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) {
-        int saved = errno;
-        unlinkat(wake_dir, name, 0);
-        return hf_fail_errno(err, HF_UNAVAILABLE, saved, "can't open a FIFO to be woken by");
+    int fd = -1;
+    /* A sweep may remove it before it is open. */
+    for (int i = 0; fd < 0 && i < TRIES; i++) {
+        struct stat st;
+        if (mkfifoat(wake_dir, name, 0600) < 0 && errno != EEXIST)
+            return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make a FIFO to be woken by");
+        /* Opened for writing too, so that it never reads as closed. */
+        fd = openat(wake_dir, name, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0 && errno != ENOENT)
+            break;
+        if (fd >= 0 && (fstat(fd, &st) < 0 || st.st_nlink == 0)) {
+            close(fd);
+            fd = -1;
+            errno = ENOENT;
+        }
     }
+    if (fd < 0)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't open a FIFO to be woken by");
+    share_fifo(wake_dir, fd);
     *ret_fd = fd;
     return 0;
 }
@@ -109,6 +131,14 @@ void hf_local_wake(int wake_dir, const struct hf_lock_id *id)
     close(fd);
 }
 
+static bool is_old(int wake_dir, const char *name)
+{
+    enum { OLD_MS = 60000 };
+    struct stat st;
+    return fstatat(wake_dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           hf_clock_wall_ms() - (int64_t)st.st_mtim.tv_sec * 1000 > OLD_MS;
+}
+
 void hf_local_sweep_wakes(int wake_dir)
 {
     int fd = openat(wake_dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -121,6 +151,8 @@ void hf_local_sweep_wakes(int wake_dir)
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct hf_lock_id id;
         if (!hf_lock_id_parse(entry->d_name, &id))
+            continue;
+        if (!is_old(wake_dir, entry->d_name)) /* it may be about to be opened */
             continue;
         int fifo = openat(wake_dir, entry->d_name, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
         if (fifo < 0 && errno == ENXIO) /* nobody reads it */

@@ -1,0 +1,203 @@
+/*
+ * `state`: what is true of the whole store, in one small file that is read and written in place
+ * under a kernel lock. Fences never repeat, although no grant waits for the disk: the counter runs
+ * below a limit that was on disk before the first fence under it was given, and after a reboot,
+ * when the counter itself may have been lost, it goes on from the limit.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+#include "file_store.h"
+#include "local.h"
+
+#define MAGIC "hf-file"
+#define EPOCH_STEP INT64_C(1000000000)
+#define FENCE_MAX (INT64_C(1) << 53)
+
+enum { FENCE_BLOCK = 10000 };
+
+/* As it is on disk; one sector, so that it is written whole or not at all. */
+struct state_data {
+    char magic[8];
+    uint32_t format, unused;
+    char boot[40];
+    int64_t first_open_ms;
+    int64_t fence; /* the last one given */
+    int64_t limit; /* every fence given is below it, whatever was lost with the power */
+    int64_t next_event;
+    uint64_t checksum;
+};
+
+static uint64_t checksum_of(const struct state_data *data)
+{
+    return hf_file_checksum(data, offsetof(struct state_data, checksum), 0);
+}
+
+/* 1: read; 0: the file is new. */
+static int read_data(const struct hf_file_state *state, struct state_data *ret,
+                     struct hf_error *err)
+{
+    ssize_t n = pread(state->fd, ret, sizeof *ret, 0);
+    if (n < 0)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read .holdfast/state");
+    if (n == 0)
+        return 0;
+    bool ours = (size_t)n >= offsetof(struct state_data, boot) &&
+                memcmp(ret->magic, MAGIC, sizeof ret->magic) == 0;
+    if (ours && ret->format > HF_FILE_FORMAT)
+        return hf_fail(err, HF_UNAVAILABLE,
+                       "this store was made by a newer holdfast (format %u; this one knows %d)",
+                       ret->format, HF_FILE_FORMAT);
+    if (!ours || n != sizeof *ret || ret->checksum != checksum_of(ret))
+        return hf_fail(err, HF_UNAVAILABLE,
+                       "the file store's .holdfast/state is damaged; remove it, then: "
+                       "holdfast init --bump-epoch");
+    return 1;
+}
+
+static int write_data(const struct hf_file_state *state, struct state_data *data, bool durable,
+                      struct hf_error *err)
+{
+    data->checksum = checksum_of(data);
+    ssize_t n = pwrite(state->fd, data, sizeof *data, 0);
+    if (n != sizeof *data || (durable && fdatasync(state->fd) < 0))
+        return hf_fail_errno(err, HF_UNAVAILABLE, n < 0 || n == sizeof *data ? errno : ENOSPC,
+                             "can't write .holdfast/state");
+    return 0;
+}
+
+/* ---- alone among threads and processes ------------------------------------------------------ */
+
+static int enter(struct hf_file_state *state, struct hf_error *err)
+{
+    pthread_mutex_lock(&state->mutex);
+    int r = hf_file_lock(state->fd, LOCK_EX, HF_FILE_PATIENCE_MS, ".holdfast/state", err);
+    if (r < 0)
+        pthread_mutex_unlock(&state->mutex);
+    return r;
+}
+
+static void leave(struct hf_file_state *state)
+{
+    flock(state->fd, LOCK_UN);
+    pthread_mutex_unlock(&state->mutex);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static void start_boot(struct state_data *data)
+{
+    memset(data->boot, 0, sizeof data->boot);
+    memcpy(data->boot, hf_boot_id(), strlen(hf_boot_id()));
+    data->first_open_ms = hf_local_now_ms();
+    if (data->limit > data->fence)
+        data->fence = data->limit;
+}
+
+/* Make the file, or carry it into this boot. */
+static int settle_state(const struct hf_file_dir *dir, const struct hf_file_state *state,
+                        struct state_data *data, struct hf_error *err)
+{
+    int known = read_data(state, data, err);
+    if (known < 0)
+        return known;
+    /* Where the kernel does not name its boots, each opening may be the first of one. */
+    if (known && strcmp(data->boot, hf_boot_id()) == 0 && strcmp(hf_boot_id(), "unknown") != 0)
+        return 0;
+    if (!known)
+        *data = (struct state_data){.magic = MAGIC, .format = HF_FILE_FORMAT};
+    start_boot(data);
+    int r = write_data(state, data, !known, err);
+    if (r >= 0 && !known && (fsync(dir->inner) < 0 || fsync(dir->top) < 0))
+        r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make the file store durable");
+    return r;
+}
+
+int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
+                       struct hf_error *err)
+{
+    struct state_data data;
+    int r = hf_file_open_own(dir, dir->inner, "state", O_RDWR | O_CREAT, &ret->fd, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_init(&ret->mutex, NULL);
+    r = enter(ret, err);
+    if (r >= 0) {
+        r = settle_state(dir, ret, &data, err);
+        leave(ret);
+    }
+    if (r < 0) {
+        hf_file_state_close(ret);
+        return r;
+    }
+    ret->first_open_ms = data.first_open_ms;
+    return 0;
+}
+
+void hf_file_state_close(struct hf_file_state *state)
+{
+    close(state->fd);
+    pthread_mutex_destroy(&state->mutex);
+}
+
+/* ---- counting ------------------------------------------------------------------------------- */
+
+static int64_t count_fence(const struct hf_file_state *state, int64_t at_least, int64_t step,
+                           struct hf_error *err)
+{
+    struct state_data data;
+    int r = read_data(state, &data, err);
+    if (r <= 0)
+        return r < 0 ? r : hf_fail(err, HF_UNAVAILABLE, ".holdfast/state has been emptied");
+    data.fence = (data.fence > at_least ? data.fence : at_least) + step;
+    if (data.fence >= FENCE_MAX)
+        return hf_fail(err, HF_INTERNAL, "the store has used up all fences");
+    bool past_limit = data.fence >= data.limit;
+    if (past_limit)
+        data.limit = data.fence + FENCE_BLOCK;
+    r = write_data(state, &data, past_limit || step > 1, err);
+    return r < 0 ? r : data.fence;
+}
+
+int64_t hf_file_next_fence(struct hf_file_state *state, int64_t at_least, struct hf_error *err)
+{
+    int64_t r = enter(state, err);
+    if (r < 0)
+        return r;
+    r = count_fence(state, at_least, 1, err);
+    leave(state);
+    return r;
+}
+
+int hf_file_bump_epoch(struct hf_file_state *state, struct hf_error *err)
+{
+    int64_t r = enter(state, err);
+    if (r < 0)
+        return (int)r;
+    r = count_fence(state, 0, EPOCH_STEP, err);
+    leave(state);
+    return r < 0 ? (int)r : 0;
+}
+
+int hf_file_with_segment(struct hf_file_state *state, int64_t span,
+                         int (*fn)(void *arg, int64_t base), void *arg)
+{
+    struct state_data data;
+    int r = enter(state, NULL);
+    if (r < 0)
+        return r;
+    r = read_data(state, &data, NULL);
+    if (r > 0) {
+        int64_t base = data.next_event;
+        data.next_event += span;
+        r = write_data(state, &data, true, NULL);
+        if (r >= 0)
+            r = fn(arg, base);
+    }
+    leave(state);
+    return r;
+}

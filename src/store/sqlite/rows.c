@@ -1,0 +1,457 @@
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "error.h"
+#include "local.h"
+#include "sqlite_store.h"
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value)
+{
+    sqlite3_bind_int64(to->stmt, to->at++, value);
+}
+
+/* For numbers that mean nothing where nobody holds the lock. */
+static void put_int_if(struct hf_sqlite_cursor *to, bool condition, int64_t value)
+{
+    if (condition)
+        sqlite3_bind_int64(to->stmt, to->at++, value);
+    else
+        sqlite3_bind_null(to->stmt, to->at++);
+}
+
+void hf_sqlite_put_text(struct hf_sqlite_cursor *to, const char *text)
+{
+    if (text && *text)
+        sqlite3_bind_text(to->stmt, to->at++, text, -1, SQLITE_STATIC);
+    else
+        sqlite3_bind_null(to->stmt, to->at++);
+}
+
+static void put_id(struct hf_sqlite_cursor *to, const struct hf_lock_id *id)
+{
+    sqlite3_bind_blob(to->stmt, to->at++, id->bytes, sizeof id->bytes, SQLITE_STATIC);
+}
+
+int64_t hf_sqlite_take_int(struct hf_sqlite_cursor *from)
+{
+    return sqlite3_column_int64(from->stmt, from->at++);
+}
+
+void hf_sqlite_take_text(struct hf_sqlite_cursor *from, char *ret, size_t size)
+{
+    const void *text = sqlite3_column_text(from->stmt, from->at);
+    size_t n = (size_t)sqlite3_column_bytes(from->stmt, from->at++);
+    if (n >= size)
+        n = size - 1;
+    if (text)
+        memcpy(ret, text, n);
+    ret[text ? n : 0] = '\0';
+}
+
+/* True: there is an id of the right size. */
+static bool take_id(struct hf_sqlite_cursor *from, struct hf_lock_id *ret)
+{
+    const void *bytes = sqlite3_column_blob(from->stmt, from->at);
+    int n = sqlite3_column_bytes(from->stmt, from->at++);
+    if (!bytes || n != (int)sizeof ret->bytes)
+        return false;
+    memcpy(ret->bytes, bytes, sizeof ret->bytes);
+    return true;
+}
+
+/* ---- processes, tokens that ended, takeovers ------------------------------------------------- */
+
+static void put_bound(struct hf_sqlite_cursor *to, const struct hf_processes *bound)
+{
+    for (uint32_t i = 0; i < HF_BOUND_MAX; i++) {
+        put_int_if(to, i < bound->n, bound->of[i].pid);
+        put_int_if(to, i < bound->n, bound->of[i].start_ticks);
+    }
+    put_int_if(to, bound->n, (int64_t)bound->pid_namespace);
+}
+
+void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret)
+{
+    for (uint32_t i = 0; i < HF_BOUND_MAX; i++) {
+        ret->of[i].pid = (int32_t)hf_sqlite_take_int(from);
+        ret->of[i].start_ticks = hf_sqlite_take_int(from);
+        if (ret->of[i].pid && ret->n == i)
+            ret->n++;
+    }
+    ret->pid_namespace = (uint64_t)hf_sqlite_take_int(from);
+    memcpy(ret->boot, hf_boot_id(), HF_UUID_LEN + 1);
+}
+
+/* One byte of how and the id, for each, newest first. */
+enum { ENDED_SIZE = 1 + HF_LOCK_ID_LEN / 2 };
+
+static void put_ended(struct hf_sqlite_cursor *to, const struct hf_record *rec, uint8_t *bytes)
+{
+    for (uint32_t i = 0; i < rec->n_ended; i++) {
+        bytes[i * ENDED_SIZE] = rec->ended[i].how;
+        memcpy(&bytes[i * ENDED_SIZE + 1], rec->ended[i].id.bytes, ENDED_SIZE - 1);
+    }
+    sqlite3_bind_blob(to->stmt, to->at++, bytes, (int)(rec->n_ended * ENDED_SIZE), SQLITE_STATIC);
+}
+
+static void take_ended(struct hf_sqlite_cursor *from, struct hf_record *ret)
+{
+    const uint8_t *bytes = sqlite3_column_blob(from->stmt, from->at);
+    int n = sqlite3_column_bytes(from->stmt, from->at++) / ENDED_SIZE;
+    for (int i = 0; bytes && i < n && i < HF_ENDED_MAX; i++) {
+        ret->ended[i].how = bytes[i * ENDED_SIZE];
+        memcpy(ret->ended[i].id.bytes, &bytes[i * ENDED_SIZE + 1], ENDED_SIZE - 1);
+        ret->n_ended++;
+    }
+}
+
+enum { TAKEOVER_TEXT_MAX = HF_OWNER_MAX + HF_LOCK_ID_LEN + 120 };
+
+/* "REASON LOCK_ID FENCE ACQUIRED_AT HELD_FOR TTL OWNER"; empty: nothing was taken over. */
+static void format_takeover(const struct hf_takeover *took, char ret[TAKEOVER_TEXT_MAX])
+{
+    ret[0] = '\0';
+    if (took->reason != HF_STALE_NOT)
+        snprintf(ret, TAKEOVER_TEXT_MAX, "%s %s %lld %lld %lld %lld %s",
+                 hf_stale_reason_name(took->reason), took->lock_id, (long long)took->fence,
+                 (long long)took->acquired_at_ms, (long long)took->held_for_ms,
+                 (long long)took->ttl_ms, took->owner);
+}
+
+static void parse_takeover(const char *text, struct hf_takeover *ret)
+{
+    char reason[16], lock_id[HF_LOCK_ID_LEN + 1];
+    long long fence, acquired_at_ms, held_for_ms, ttl_ms;
+    int owner_at = 0;
+    if (sscanf(text, "%15s %32s %lld %lld %lld %lld %n", reason, lock_id, &fence, &acquired_at_ms,
+               &held_for_ms, &ttl_ms, &owner_at) != 6)
+        return;
+    for (int i = HF_STALE_EXPIRED; i <= HF_STALE_REBOOTED; i++)
+        if (strcmp(reason, hf_stale_reason_name((enum hf_stale_reason)i)) == 0)
+            ret->reason = (enum hf_stale_reason)i;
+    memcpy(ret->lock_id, lock_id, sizeof lock_id);
+    ret->fence = fence;
+    ret->acquired_at_ms = acquired_at_ms;
+    ret->held_for_ms = held_for_ms;
+    ret->ttl_ms = ttl_ms;
+    snprintf(ret->owner, sizeof ret->owner, "%s", text + owner_at);
+}
+
+/* ---- the lock's row -------------------------------------------------------------------------- */
+
+static void put_counts(struct hf_sqlite_cursor *to, const struct hf_counts *c)
+{
+    const int64_t counts[] = {c->granted,        c->held,          c->released,
+                              c->release_lost,   c->taken_expired, c->taken_died,
+                              c->taken_rebooted, c->forced,        c->lost};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        put_int_if(to, counts[i], counts[i]);
+}
+
+static void take_counts(struct hf_sqlite_cursor *from, struct hf_counts *c)
+{
+    int64_t *const counts[] = {&c->granted,        &c->held,          &c->released,
+                               &c->release_lost,   &c->taken_expired, &c->taken_died,
+                               &c->taken_rebooted, &c->forced,        &c->lost};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        *counts[i] = hf_sqlite_take_int(from);
+}
+
+static void put_grant(struct hf_sqlite_cursor *to, const struct hf_sqlite *s,
+                      const struct hf_grant *g, const char *took)
+{
+    if (g->held)
+        put_id(to, &g->id);
+    else
+        sqlite3_bind_null(to->stmt, to->at++);
+    hf_sqlite_put_int(to, g->fence);
+    put_int_if(to, g->offered, 1);
+    hf_sqlite_put_text(to, g->owner);
+    hf_sqlite_put_text(to, g->note);
+    put_int_if(to, g->held, g->acquired_at_ms);
+    put_int_if(to, g->held, g->acquired_ms);
+    put_int_if(to, g->held, g->expires_ms);
+    put_int_if(to, g->held, g->ttl_ms);
+    put_int_if(to, g->held, g->told_ms);
+    /* A lease of an earlier boot that nobody has renewed stays one. */
+    put_int_if(to, g->held, strcmp(g->bound.boot, hf_boot_id()) == 0 ? s->boot : 0);
+    put_bound(to, &g->bound);
+    hf_sqlite_put_text(to, g->execution_id);
+    hf_sqlite_put_text(to, took);
+}
+
+static void take_grant(struct hf_sqlite_cursor *from, const struct hf_sqlite *s,
+                       struct hf_grant *ret)
+{
+    ret->held = take_id(from, &ret->id);
+    ret->fence = hf_sqlite_take_int(from);
+    ret->offered = hf_sqlite_take_int(from);
+    hf_sqlite_take_text(from, ret->owner, sizeof ret->owner);
+    hf_sqlite_take_text(from, ret->note, sizeof ret->note);
+    ret->acquired_at_ms = hf_sqlite_take_int(from);
+    ret->acquired_ms = hf_sqlite_take_int(from);
+    ret->expires_ms = hf_sqlite_take_int(from);
+    ret->ttl_ms = hf_sqlite_take_int(from);
+    ret->told_ms = hf_sqlite_take_int(from);
+    bool of_this_boot = hf_sqlite_take_int(from) == s->boot;
+    hf_sqlite_take_bound(from, &ret->bound);
+    if (!of_this_boot)
+        ret->bound.boot[0] = '\0';
+    hf_sqlite_take_text(from, ret->execution_id, sizeof ret->execution_id);
+    char took[TAKEOVER_TEXT_MAX];
+    hf_sqlite_take_text(from, took, sizeof took);
+    if (took[0])
+        parse_takeover(took, &ret->took);
+}
+
+static void take_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *rec,
+                     struct hf_sqlite_row *row)
+{
+    struct hf_sqlite_cursor from = {stmt, 0};
+    row->id = hf_sqlite_take_int(&from);
+    take_grant(&from, s, &rec->grant);
+    rec->last_fence = rec->grant.fence; /* kept when a lease ends, so that one column is enough */
+    take_ended(&from, rec);
+    rec->denied_ms = hf_sqlite_take_int(&from);
+    rec->n_denied = (uint32_t)hf_sqlite_take_int(&from);
+    rec->n_waiters = row->n_waiters = (uint32_t)hf_sqlite_take_int(&from);
+    row->tickets = hf_sqlite_take_int(&from);
+    row->last_event = hf_sqlite_take_int(&from);
+    take_counts(&from, &rec->counts);
+    hf_local_rebase(rec, s->first_open_ms);
+}
+
+void hf_sqlite_take_record(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *ret)
+{
+    struct hf_sqlite_row ignored;
+    take_row(s, stmt, ret, &ignored);
+}
+
+static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf_error *err)
+{
+    struct hf_sqlite_row *row = &s->row;
+    sqlite3_stmt *stmt =
+        hf_sqlite_stmt(s, row->id ? HF_STMT_LOCK_UPDATE : HF_STMT_LOCK_INSERT, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    uint8_t ended[HF_ENDED_MAX * ENDED_SIZE];
+    char took[TAKEOVER_TEXT_MAX];
+    struct hf_sqlite_cursor to = {stmt, 1};
+    if (row->id)
+        hf_sqlite_put_int(&to, row->id);
+    else
+        hf_sqlite_put_text(&to, rec->name);
+    format_takeover(&rec->grant.took, took);
+    put_grant(&to, s, &rec->grant, took);
+    put_ended(&to, rec, ended);
+    put_int_if(&to, rec->denied_ms, rec->denied_ms);
+    put_int_if(&to, rec->n_denied, rec->n_denied);
+    put_int_if(&to, rec->n_waiters, rec->n_waiters);
+    put_int_if(&to, row->tickets, row->tickets);
+    put_int_if(&to, row->last_event, row->last_event);
+    put_counts(&to, &rec->counts);
+    int r = hf_sqlite_run(s, stmt, err);
+    if (r >= 0 && !row->id)
+        row->id = sqlite3_last_insert_rowid(s->db);
+    row->n_waiters = rec->n_waiters;
+    return r;
+}
+
+/* ---- waiters --------------------------------------------------------------------------------- */
+
+static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
+{
+    struct hf_sqlite_cursor from = {stmt, 0};
+    take_id(&from, &ret->id);
+    ret->priority = (int32_t)-hf_sqlite_take_int(&from);
+    ret->ticket = hf_sqlite_take_int(&from);
+    ret->ttl_ms = hf_sqlite_take_int(&from);
+    ret->until_ms = hf_sqlite_take_int(&from);
+    ret->seen_ms = hf_sqlite_take_int(&from);
+    ret->queued_ms = hf_sqlite_take_int(&from);
+    hf_sqlite_take_text(&from, ret->owner, sizeof ret->owner);
+    hf_sqlite_take_text(&from, ret->note, sizeof ret->note);
+    hf_sqlite_take_bound(&from, &ret->bound);
+}
+
+static int load_self(struct hf_sqlite *s, const struct hf_lock_id *self, struct hf_record *rec,
+                     struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_SELF, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    struct hf_sqlite_cursor to = {stmt, 1};
+    hf_sqlite_put_int(&to, s->row.id);
+    put_id(&to, self);
+    int r = hf_sqlite_row(s, stmt, err);
+    if (r <= 0)
+        return r;
+    take_waiter(stmt, &rec->self);
+    rec->has_self = true;
+    sqlite3_reset(stmt);
+    return 0;
+}
+
+static int load_head(struct hf_sqlite *s, struct hf_record *rec, struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_HEAD, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    struct hf_sqlite_cursor to = {stmt, 1};
+    hf_sqlite_put_int(&to, s->row.id);
+    hf_sqlite_put_int(&to, HF_WINDOW);
+    int r;
+    while ((r = hf_sqlite_row(s, stmt, err)) > 0 && rec->n_head < HF_WINDOW)
+        take_waiter(stmt, &rec->head[rec->n_head++]);
+    sqlite3_reset(stmt);
+    /* Whoever edits rows by hand must not make us look for waiters that are not there. */
+    if (r >= 0 && rec->n_head < HF_WINDOW)
+        rec->n_waiters = rec->n_head;
+    return r < 0 ? r : 0;
+}
+
+/* until_ms is kept as it is: INT64_MAX is never. */
+static int put_self(struct hf_sqlite *s, const struct hf_waiter *w, struct hf_error *err)
+{
+    sqlite3_stmt *stmt =
+        hf_sqlite_stmt(s, w->ticket ? HF_STMT_WAITER_SEEN : HF_STMT_WAITER_INSERT, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    struct hf_sqlite_cursor to = {stmt, 1};
+    hf_sqlite_put_int(&to, s->row.id);
+    put_id(&to, &w->id);
+    if (w->ticket) {
+        hf_sqlite_put_int(&to, w->seen_ms);
+        hf_sqlite_put_int(&to, w->until_ms);
+        return hf_sqlite_run(s, stmt, err);
+    }
+    hf_sqlite_put_int(&to, -(int64_t)w->priority);
+    hf_sqlite_put_int(&to, s->row.tickets);
+    hf_sqlite_put_int(&to, w->ttl_ms);
+    hf_sqlite_put_int(&to, w->until_ms);
+    hf_sqlite_put_int(&to, w->seen_ms);
+    hf_sqlite_put_int(&to, w->queued_ms);
+    hf_sqlite_put_text(&to, w->owner);
+    hf_sqlite_put_text(&to, w->note);
+    put_bound(&to, &w->bound);
+    return hf_sqlite_run(s, stmt, err);
+}
+
+static int drop_waiters(struct hf_sqlite *s, const struct hf_effects *fx, struct hf_error *err)
+{
+    int r = 0;
+    for (uint32_t i = 0; r >= 0 && i < fx->n_dropped; i++) {
+        sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_WAITER_DELETE, err);
+        if (!stmt)
+            return -HF_UNAVAILABLE;
+        struct hf_sqlite_cursor to = {stmt, 1};
+        hf_sqlite_put_int(&to, s->row.id);
+        put_id(&to, &fx->dropped[i]);
+        r = hf_sqlite_run(s, stmt, err);
+    }
+    return r;
+}
+
+/* ---- load and save --------------------------------------------------------------------------- */
+
+/* Most often the name that was written last is asked for again: its row need not be read. */
+static void keep_known(struct hf_sqlite *s, const struct hf_record *rec)
+{
+    s->is_known = rec->n_waiters == 0;
+    if (!s->is_known)
+        return;
+    memcpy(&s->known, rec, offsetof(struct hf_record, head));
+    s->known_row = s->row;
+}
+
+/* Only a change needs the queue's entries; for looking, their count is in the lock's row. */
+int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
+                   struct hf_record *ret, struct hf_error *err)
+{
+    struct hf_sqlite *s = hf_sqlite_of(store);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LOCK, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    memset(ret, 0, sizeof *ret);
+    if (s->writing && s->is_known && strcmp(name, s->known.name) == 0) {
+        memcpy(ret, &s->known, offsetof(struct hf_record, head));
+        s->row = s->known_row;
+        return 0;
+    }
+    snprintf(ret->name, sizeof ret->name, "%s", name);
+    memset(&s->row, 0, sizeof s->row);
+    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
+    int r = hf_sqlite_row(s, stmt, err);
+    if (r <= 0)
+        return r;
+    take_row(s, stmt, ret, &s->row);
+    sqlite3_reset(stmt);
+    if (!ret->n_waiters || !s->writing)
+        return 0;
+    if ((r = load_head(s, ret, err)) < 0 || !self)
+        return r;
+    return load_self(s, self, ret, err);
+}
+
+int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
+                   const struct hf_effects *fx, struct hf_error *err)
+{
+    struct hf_sqlite *s = hf_sqlite_of(store);
+    int r = hf_sqlite_add_events(s, fx, err);
+    bool queues = fx->put_self && !rec->self.ticket;
+    s->row.tickets += queues;
+    /* last_event is in the row, too, so an event alone changes it. */
+    if (r >= 0 && (fx->changed || fx->n_events || rec->n_waiters != s->row.n_waiters))
+        r = save_lock(s, rec, err);
+    if (r >= 0)
+        r = drop_waiters(s, fx, err);
+    if (r >= 0 && fx->put_self)
+        r = put_self(s, &rec->self, err);
+    if (r >= 0)
+        r = hf_sqlite_save_executions(s, rec, ask, fx, err);
+    if (r >= 0)
+        keep_known(s, rec);
+    return r;
+}
+
+/* ---- who is ahead ---------------------------------------------------------------------------- */
+
+static int processes_before(struct hf_sqlite *s, const struct hf_waiter *w,
+                            struct hf_processes *ret, struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_BEFORE, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    struct hf_sqlite_cursor to = {stmt, 1}, from = {stmt, 0};
+    hf_sqlite_put_int(&to, s->row.id);
+    hf_sqlite_put_int(&to, -(int64_t)w->priority);
+    hf_sqlite_put_int(&to, w->ticket);
+    int r = hf_sqlite_row(s, stmt, err);
+    if (r <= 0)
+        return r;
+    *ret = (struct hf_processes){0};
+    hf_sqlite_take_bound(&from, ret);
+    sqlite3_reset(stmt);
+    return 1;
+}
+
+int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                    struct hf_processes *ret, struct hf_error *err)
+{
+    struct hf_sqlite *s = hf_sqlite_of(store);
+    struct hf_record rec;
+    pthread_mutex_lock(&s->mutex);
+    int r = hf_sqlite_load(store, name, NULL, &rec, err);
+    if (r >= 0 && rec.n_waiters)
+        r = load_self(s, id, &rec, err);
+    if (r >= 0)
+        r = rec.has_self ? processes_before(s, &rec.self, ret, err) : 0;
+    if (r == 0)
+        *ret = rec.grant.bound;
+    pthread_mutex_unlock(&s->mutex);
+    return r < 0 ? r : 0;
+}

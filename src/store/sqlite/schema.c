@@ -1,0 +1,316 @@
+/*
+ * The tables, their version, and what must be on disk before anything else relies on it.
+ *
+ * Fences and events share one numbering: every grant writes an event, so the newest event's number
+ * is at least that of every fence given. Ordinary commits are not synced, so a power loss may take
+ * the newest of them back. Therefore fences are given only up to `fence_limit`, which is raised in
+ * blocks, on disk before the first of a block is used; at a new boot the numbering goes on above
+ * it:
+ *
+ *     ... events and fences ...| lost with the power |........ limit | first of the next boot ...
+ *
+ * The jump is an event row without a name, which is never shown. The newest row is never pruned.
+ *
+ * To change the format: append a step to `steps`; never edit one that was released.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "error.h"
+#include "local.h"
+#include "sqlite_store.h"
+
+enum {
+    APPLICATION_ID = 0x484f4c44, /* "HOLD" */
+    FENCE_BLOCK = 100000,
+    FENCE_HEADROOM = FENCE_BLOCK / 2 /* what one transaction may use up */
+};
+static const int64_t epoch_step = INT64_C(1) << 32;
+static const int64_t fence_end = INT64_C(1) << 53;
+
+/* clang-format off */
+static const char format_1[] =
+"-- One row: what this boot is, and which fences may have been given.\n"
+"CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), boot INTEGER NOT NULL,\n"
+"  boot_id TEXT NOT NULL, first_open_ms INTEGER NOT NULL, fence_limit INTEGER NOT NULL,\n"
+"  counted_seq INTEGER NOT NULL, event_count INTEGER NOT NULL);\n"
+"INSERT INTO meta VALUES (1, 0, '', 0, 0, 0, 0);\n"
+"\n"
+"-- One row per name ever locked; held while lock_id (a hash of the token) is not NULL. *_at are ms\n"
+"-- since 1970, *_ms are ms of this boot's CLOCK_BOOTTIME. The fence outlives the lease.\n"
+"CREATE TABLE lock (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, lock_id BLOB,\n"
+"  fence INTEGER, offered INTEGER, owner TEXT, note TEXT, acquired_at INTEGER,\n"
+"  acquired_ms INTEGER, expires_ms INTEGER, ttl_ms INTEGER, told_ms INTEGER, boot INTEGER,\n"
+"  pid INTEGER, pid_start INTEGER, pid2 INTEGER, pid2_start INTEGER, pid_ns INTEGER,\n"
+"  execution_id TEXT, took_over TEXT, ended BLOB, denied_ms INTEGER, denied_events INTEGER,\n"
+"  waiters INTEGER, tickets INTEGER, last_event INTEGER, granted INTEGER, held INTEGER,\n"
+"  released INTEGER, release_lost INTEGER, taken_expired INTEGER, taken_died INTEGER,\n"
+"  taken_rebooted INTEGER, forced INTEGER, lost INTEGER);\n"
+"\n"
+"-- Who waits, first in line first: rank is -priority.\n"
+"CREATE TABLE waiter (lock INTEGER NOT NULL, rank INTEGER NOT NULL, ticket INTEGER NOT NULL,\n"
+"  lock_id BLOB NOT NULL, ttl_ms INTEGER, until_ms INTEGER, seen_ms INTEGER, queued_ms INTEGER,\n"
+"  owner TEXT, note TEXT, pid INTEGER, pid_start INTEGER, pid2 INTEGER, pid2_start INTEGER,\n"
+"  pid_ns INTEGER, PRIMARY KEY (lock, rank, ticket), UNIQUE (lock, lock_id)) WITHOUT ROWID;\n"
+"\n"
+"-- What happened; prev_seq leads to the same name's event before it.\n"
+"CREATE TABLE event (seq INTEGER PRIMARY KEY, at INTEGER, kind TEXT, name TEXT, fence INTEGER,\n"
+"  owner TEXT, execution_id TEXT, reason TEXT, detail TEXT, prev_seq INTEGER);\n"
+"\n"
+"-- Runs of workflows. With `once` only those that may still succeed, or have, occupy their key.\n"
+"CREATE TABLE execution (id TEXT NOT NULL UNIQUE, workflow TEXT NOT NULL, lock TEXT NOT NULL,\n"
+"  state TEXT NOT NULL, key TEXT, once INTEGER NOT NULL, input BLOB, run_at INTEGER,\n"
+"  priority INTEGER, attempt INTEGER NOT NULL, fence INTEGER, owner TEXT,\n"
+"  created_at INTEGER NOT NULL, started_at INTEGER, finished_at INTEGER, spawned INTEGER,\n"
+"  cancel_requested INTEGER, exit_code INTEGER, reason TEXT, output_head BLOB,\n"
+"  output_skipped INTEGER, output_tail BLOB, retry_of TEXT);\n"
+"CREATE UNIQUE INDEX execution_key ON execution (workflow, key)\n"
+"  WHERE once = 0 AND key IS NOT NULL;\n"
+"CREATE UNIQUE INDEX execution_once ON execution (workflow, key)\n"
+"  WHERE once = 1 AND state IN ('PENDING','RUNNING','SUCCESS');\n"
+"CREATE INDEX execution_finished ON execution (finished_at) WHERE finished_at IS NOT NULL;\n";
+/* clang-format on */
+
+/* steps[v] leads from format v to v + 1. */
+static const char *const steps[] = {format_1};
+enum { FORMAT = sizeof steps / sizeof *steps };
+
+const char *hf_sqlite_schema(void) { return format_1; }
+
+/* ---- the format ------------------------------------------------------------------------------ */
+
+static int read_number(struct hf_sqlite *s, const char *sql, int64_t *ret, struct hf_error *err)
+{
+    sqlite3_stmt *stmt;
+    int rc = sqlite3_prepare_v2(s->db, sql, -1, &stmt, NULL);
+    if (rc != SQLITE_OK)
+        return hf_sqlite_fail(s, rc, err);
+    int r = hf_sqlite_row(s, stmt, err);
+    if (r > 0)
+        *ret = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return r < 0 ? r : 0;
+}
+
+/* Which format the file has, 0: none yet. Refuses what is not ours, or is newer than we are. */
+static int read_format(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
+{
+    int64_t application = 0, format = 0, tables = 0;
+    int r = read_number(s, "PRAGMA application_id", &application, err);
+    if (r < 0 || (r = read_number(s, "PRAGMA user_version", &format, err)) < 0)
+        return r;
+    if (application != APPLICATION_ID) {
+        if ((r = read_number(s, "SELECT count(*) FROM sqlite_schema", &tables, err)) < 0)
+            return r;
+        if (application || format || tables)
+            return hf_fail(err, HF_UNAVAILABLE,
+                           "%s is another program's database; name another file with --store",
+                           s->path);
+    }
+    if (format > FORMAT)
+        return hf_fail(err, HF_UNAVAILABLE,
+                       "%s was written by a newer holdfast (format %lld; this one knows %d); "
+                       "upgrade holdfast",
+                       s->path, (long long)format, FORMAT);
+    *ret = format;
+    return 0;
+}
+
+/* Run `change` in a transaction of its own that is on disk when this returns. */
+static int change_durably(struct hf_sqlite *s,
+                          int (*change)(struct hf_sqlite *s, struct hf_error *err),
+                          struct hf_error *err)
+{
+    int r = hf_sqlite_begin(s, true, err);
+    if (r < 0)
+        return r;
+    if ((r = change(s, err)) < 0)
+        hf_sqlite_rollback(s);
+    else
+        r = hf_sqlite_commit(s, err);
+    if (r < 0)
+        s->fence_limit =
+            0; /* what was to be reserved is not: read it again before the next grant */
+    return r;
+}
+
+static int run_steps(struct hf_sqlite *s, struct hf_error *err)
+{
+    char mark[96];
+    int64_t format = 0;
+    int r = read_format(s, &format, err);
+    for (int64_t v = format; r >= 0 && v < FORMAT; v++)
+        r = hf_sqlite_exec(s, steps[v], err);
+    snprintf(mark, sizeof mark, "PRAGMA application_id=%d; PRAGMA user_version=%d", APPLICATION_ID,
+             FORMAT);
+    return r < 0 ? r : hf_sqlite_exec(s, mark, err);
+}
+
+/*
+ * Bring the file to our format. Whoever comes second finds it done. The journal mode can be set
+ * only outside a transaction, and only while nobody else is in one: the queue sees to that.
+ */
+static int migrate(struct hf_sqlite *s, struct hf_error *err)
+{
+    int64_t format = 0;
+    int r = hf_sqlite_queue_enter(s, err);
+    if (r < 0)
+        return r;
+    if ((r = read_format(s, &format, err)) >= 0 && format == 0)
+        r = hf_sqlite_exec(s, "PRAGMA page_size=1024; PRAGMA journal_mode=WAL", err);
+    hf_sqlite_queue_leave(s);
+    return r < 0 ? r : change_durably(s, run_steps, err);
+}
+
+/* ---- boots and fences ------------------------------------------------------------------------ */
+
+/* Read the one row of meta; *ret_same: it is of this boot. */
+static int read_meta(struct hf_sqlite *s, bool *ret_same, struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_META, err);
+    int r = stmt ? hf_sqlite_row(s, stmt, err) : -HF_UNAVAILABLE;
+    if (r == 0)
+        return hf_fail(err, HF_UNAVAILABLE, "%s is damaged: its table meta is empty", s->path);
+    if (r < 0)
+        return r;
+    const char *boot_id = (const char *)sqlite3_column_text(stmt, 1);
+    s->boot = sqlite3_column_int64(stmt, 0);
+    *ret_same = boot_id && strcmp(boot_id, hf_boot_id()) == 0;
+    s->first_open_ms = sqlite3_column_int64(stmt, 2);
+    s->fence_limit = sqlite3_column_int64(stmt, 3);
+    sqlite3_reset(stmt);
+    return 0;
+}
+
+/* The newest event's number; 0: none. Exact for the rest of the transaction. */
+static int read_last_seq(struct hf_sqlite *s, struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LAST_SEQ, err);
+    int r = stmt ? hf_sqlite_row(s, stmt, err) : -HF_UNAVAILABLE;
+    if (r <= 0)
+        return r;
+    s->last_seq = sqlite3_column_int64(stmt, 0);
+    s->seq_known = true;
+    sqlite3_reset(stmt);
+    return 0;
+}
+
+/* Let the numbering go on above `seq`, and reserve a block there. */
+static int jump_to(struct hf_sqlite *s, int64_t seq, struct hf_error *err)
+{
+    char sql[200];
+    if (seq + FENCE_BLOCK >= fence_end)
+        return hf_fail(err, HF_UNAVAILABLE, "%s has used up its fences; start a new store",
+                       s->path);
+    snprintf(sql, sizeof sql,
+             "INSERT OR IGNORE INTO event (seq, at) VALUES (%lld, %lld);"
+             "UPDATE meta SET fence_limit = %lld",
+             (long long)seq, (long long)hf_clock_wall_ms(), (long long)(seq + FENCE_BLOCK));
+    int r = hf_sqlite_exec(s, sql, err);
+    if (r < 0)
+        return r;
+    s->fence_limit = seq + FENCE_BLOCK;
+    s->last_seq = seq;
+    return 0;
+}
+
+/* All that changes with a boot: its number, its first moment, no waiters, fences above the mark. */
+static int enter_boot(struct hf_sqlite *s, struct hf_error *err)
+{
+    bool same;
+    int r = read_meta(s, &same, err);
+    if (r < 0 || same)
+        return r;
+    char sql[400];
+    int64_t now_ms = hf_local_now_ms();
+    snprintf(sql, sizeof sql,
+             "UPDATE meta SET boot = boot + 1, boot_id = '%s', first_open_ms = %lld;"
+             "UPDATE lock SET waiters = 0 WHERE id IN (SELECT lock FROM waiter);"
+             "DELETE FROM waiter",
+             hf_boot_id(), (long long)now_ms);
+    if ((r = hf_sqlite_exec(s, sql, err)) < 0 || (r = read_last_seq(s, err)) < 0)
+        return r;
+    int64_t above = s->last_seq > s->fence_limit ? s->last_seq : s->fence_limit;
+    if ((r = jump_to(s, above, err)) < 0)
+        return r;
+    s->boot++;
+    s->first_open_ms = now_ms;
+    return 0;
+}
+
+int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err)
+{
+    if (strlen(hf_boot_id()) != HF_UUID_LEN)
+        return hf_fail(err, HF_UNAVAILABLE,
+                       "can't tell one boot from another: /proc/sys/kernel/random/boot_id is not "
+                       "readable; mount /proc");
+    int64_t format = 0;
+    bool same;
+    int r = read_format(s, &format, err);
+    if (r >= 0 && format < FORMAT)
+        r = migrate(s, err);
+    if (r < 0 || (r = read_meta(s, &same, err)) < 0)
+        return r;
+    return same ? 0 : change_durably(s, enter_boot, err);
+}
+
+static int raise_limit(struct hf_sqlite *s, struct hf_error *err)
+{
+    bool same;
+    int r = read_meta(s, &same, err);
+    if (r < 0 || (r = read_last_seq(s, err)) < 0)
+        return r;
+    if (s->last_seq + FENCE_HEADROOM <= s->fence_limit)
+        return 0; /* somebody else has */
+    int64_t limit = s->last_seq + FENCE_BLOCK;
+    if (limit >= fence_end)
+        return hf_fail(err, HF_UNAVAILABLE, "%s has used up its fences; start a new store",
+                       s->path);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_RAISE_LIMIT, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    sqlite3_bind_int64(stmt, 1, limit);
+    if ((r = hf_sqlite_run(s, stmt, err)) >= 0)
+        s->fence_limit = limit;
+    return r;
+}
+
+int hf_sqlite_reserve(struct hf_sqlite *s, struct hf_error *err)
+{
+    if (s->last_seq + FENCE_HEADROOM <= s->fence_limit)
+        return 0;
+    return change_durably(s, raise_limit, err);
+}
+
+int64_t hf_sqlite_next_fence(struct hf_store *store)
+{
+    struct hf_sqlite *s = hf_sqlite_of(store);
+    bool same;
+    int r;
+    if (!s->seq_known && (r = read_last_seq(s, NULL)) < 0)
+        return r;
+    int64_t fence = (s->last_seq > s->given ? s->last_seq : s->given) + 1;
+    /* What we know of the limit may be old: whoever came near it has raised it. */
+    if (fence > s->fence_limit && (r = read_meta(s, &same, NULL)) < 0)
+        return r;
+    if (fence > s->fence_limit)
+        return -HF_TOO_LARGE; /* a batch of more grants than a block has */
+    s->given = fence;
+    return fence;
+}
+
+static int bump(struct hf_sqlite *s, struct hf_error *err)
+{
+    bool same;
+    int r = read_meta(s, &same, err);
+    if (r < 0 || (r = read_last_seq(s, err)) < 0)
+        return r;
+    int64_t above = s->last_seq > s->fence_limit ? s->last_seq : s->fence_limit;
+    return jump_to(s, above + epoch_step, err);
+}
+
+int hf_sqlite_bump_epoch(struct hf_sqlite *s, struct hf_error *err)
+{
+    return change_durably(s, bump, err);
+}

@@ -1,0 +1,247 @@
+/*
+ * The sqlite store's own rooms:
+ *
+ *   sqlite.c    the vtable, opening and closing, waking
+ *   connect.c   from a path to an open connection
+ *   database.c  the connection: statements, transactions, checkpoints, error texts
+ *   queue.c     the kernel lock that our own processes queue up at
+ *   schema.c    the SQL, the format's version, what a new boot means, how fences stay unique
+ *   rows.c      a record <-> its rows in `lock` and `waiter`
+ *   history.c   rows of `event` and `execution`, and their pruning
+ *   look.c      list, events, totals: in pages, so that no caller's code runs under the mutex
+ *
+ * One connection per store, guarded by one mutex. A store that was open at fork() must not be used
+ * or closed in the child: SQLite's locks belong to the process, and closing would drop the
+ * parent's.
+ */
+#ifndef HF_SQLITE_STORE_H
+#define HF_SQLITE_STORE_H
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+#include "record.h"
+
+enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
+
+/* Statements that are prepared once, at first use: X(name, SQL). */
+#define HF_SQLITE_BOUND_COLUMNS "pid, pid_start, pid2, pid2_start, pid_ns"
+#define HF_SQLITE_LOCK_COLUMNS                                                                     \
+    "lock_id, fence, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms," \
+    " boot, " HF_SQLITE_BOUND_COLUMNS                                                              \
+    ", execution_id, took_over, ended, denied_ms, denied_events,"                                  \
+    " waiters, tickets, last_event, granted, held, released, release_lost, taken_expired,"         \
+    " taken_died, taken_rebooted, forced, lost"
+#define HF_SQLITE_LOCK_VALUES                                                                      \
+    "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26," \
+    "?27,?28,?29,?30,?31,?32,?33,?34"
+#define HF_SQLITE_WAITER_COLUMNS                                                                   \
+    "lock_id, rank, ticket, ttl_ms, until_ms, seen_ms, queued_ms, owner, "                         \
+    "note, " HF_SQLITE_BOUND_COLUMNS
+#define HF_SQLITE_EVENT_COLUMNS                                                                    \
+    "at, kind, name, fence, owner, execution_id, reason, detail, prev_seq"
+#define HF_SQLITE_ONCE "workflow = ?1 AND key = ?2 AND once = 1"
+
+#define HF_SQLITE_STATEMENTS(X)                                                                    \
+    X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
+    X(COMMIT, "COMMIT")                                                                            \
+    X(ROLLBACK, "ROLLBACK")                                                                        \
+    X(META,                                                                                        \
+      "SELECT boot, boot_id, first_open_ms, fence_limit, counted_seq, event_count FROM meta")      \
+    X(RAISE_LIMIT, "UPDATE meta SET fence_limit = ?1")                                             \
+    X(SET_COUNTED, "UPDATE meta SET counted_seq = ?1, event_count = ?2")                           \
+    X(LAST_SEQ, "SELECT max(seq) FROM event")                                                      \
+    X(LOCK, "SELECT id, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE name = ?1")                     \
+    X(LOCK_INSERT,                                                                                 \
+      "INSERT INTO lock (name, " HF_SQLITE_LOCK_COLUMNS ") VALUES (?1," HF_SQLITE_LOCK_VALUES ")") \
+    X(LOCK_UPDATE,                                                                                 \
+      "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
+    X(LOCK_PAGE, "SELECT id, " HF_SQLITE_LOCK_COLUMNS ", name FROM lock"                           \
+                 " WHERE name >= ?1 AND name < ?2 AND (?3 OR lock_id IS NOT NULL)"                 \
+                 " ORDER BY name LIMIT ?4")                                                        \
+    X(TOTALS, "SELECT total(granted), total(held), total(released), total(release_lost),"          \
+              " total(taken_expired), total(taken_died), total(taken_rebooted), total(forced),"    \
+              " total(lost) FROM lock")                                                            \
+    X(HEAD, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1"                      \
+            " ORDER BY rank, ticket LIMIT ?2")                                                     \
+    X(SELF, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1 AND lock_id = ?2")    \
+    X(BEFORE, "SELECT " HF_SQLITE_BOUND_COLUMNS " FROM waiter WHERE lock = ?1"                     \
+              " AND (rank, ticket) < (?2, ?3) ORDER BY rank DESC, ticket DESC LIMIT 1")            \
+    X(WAITER_INSERT, "INSERT INTO waiter (lock, " HF_SQLITE_WAITER_COLUMNS                         \
+                     ") VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15)")              \
+    X(WAITER_SEEN,                                                                                 \
+      "UPDATE waiter SET seen_ms = ?3, until_ms = ?4 WHERE lock = ?1 AND lock_id = ?2")            \
+    X(WAITER_DELETE, "DELETE FROM waiter WHERE lock = ?1 AND lock_id = ?2")                        \
+    X(EVENT_INSERT,                                                                                \
+      "INSERT INTO event (" HF_SQLITE_EVENT_COLUMNS ") VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)")       \
+    X(EVENT, "SELECT seq, " HF_SQLITE_EVENT_COLUMNS " FROM event WHERE seq = ?1")                  \
+    X(EVENT_PAGE, "SELECT seq, " HF_SQLITE_EVENT_COLUMNS " FROM event"                             \
+                  " WHERE seq > ?1 AND at >= ?2 AND name IS NOT NULL ORDER BY seq LIMIT ?3")       \
+    X(EVENT_NEWEST, "SELECT seq FROM event WHERE seq > ?1 AND at >= ?2 AND name IS NOT NULL"       \
+                    " ORDER BY seq DESC LIMIT 1 OFFSET ?3")                                        \
+    X(EVENT_LINK, "SELECT at, prev_seq FROM event WHERE seq = ?1")                                 \
+    X(LAST_EVENT, "SELECT last_event FROM lock WHERE name = ?1")                                   \
+    X(EVENT_OLDEST, "SELECT at FROM event ORDER BY seq LIMIT 1")                                   \
+    X(EVENT_COUNT, "SELECT count(*) FROM event WHERE seq > ?1")                                    \
+    X(EVENT_PRUNE, "DELETE FROM event WHERE seq IN (SELECT seq FROM event ORDER BY seq LIMIT ?1)"  \
+                   " AND at < ?2 AND seq < ?3")                                                    \
+    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE                                \
+            " AND state IN ('PENDING','RUNNING','SUCCESS')")                                       \
+    X(EXECUTION_ORPHAN, "UPDATE execution SET state = 'ABORTED', finished_at = ?4,"                \
+                        " reason = 'its lease was gone' WHERE " HF_SQLITE_ONCE                     \
+                        " AND state IN ('PENDING','RUNNING','SUCCESS') AND state = 'RUNNING'"      \
+                        " AND id <> ?3")                                                           \
+    X(EXECUTION_INSERT, "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"    \
+                        " fence, owner, created_at, started_at)"                                   \
+                        " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                \
+                        " ON CONFLICT (id) DO NOTHING")                                            \
+    X(EXECUTION_END, "UPDATE execution SET state = ?2, exit_code = ?3, reason = ?4,"               \
+                     " finished_at = ?5 WHERE id = ?1 AND state = 'RUNNING'")                      \
+    X(EXECUTION_PRUNE, "DELETE FROM execution WHERE rowid IN (SELECT rowid FROM execution"         \
+                       " WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)")
+
+enum hf_sqlite_stmt {
+#define X(name, sql) HF_STMT_##name,
+    HF_SQLITE_STATEMENTS(X)
+#undef X
+        HF_STMT_COUNT
+};
+
+/* What of a lock's row the record does not carry; of the record loaded last. */
+struct hf_sqlite_row {
+    int64_t id; /* 0: the name has no row yet */
+    int64_t last_event;
+    int64_t tickets; /* given to waiters so far */
+    uint32_t n_waiters;
+};
+
+struct hf_sqlite {
+    struct hf_store base;
+    pthread_mutex_t mutex; /* guards all below */
+    sqlite3 *db;
+    char path[HF_URL_MAX];
+    sqlite3_stmt *stmts[HF_STMT_COUNT];
+    int queue_fd;
+    int wake_dir; /* -1 until somebody waits */
+    int64_t boot; /* this boot's number in the store: rows of another one are of an earlier boot */
+    int64_t first_open_ms;
+    int64_t fence_limit; /* fences up to here are reserved on disk, as far as we have seen */
+    int64_t last_seq;    /* the newest event; exact where seq_known, and in a transaction */
+    int64_t given;       /* the newest fence of this transaction, or 0 */
+    bool seq_known;
+    bool writing; /* inside a transaction */
+    bool full_sync;
+    int wal_frames; /* after our last commit */
+    int64_t checked_ms;
+    int64_t busy_until_ms;
+    struct hf_sqlite_row row;
+    /* The record saved last, good for as long as nobody else has written (data_version). */
+    struct hf_record known;
+    struct hf_sqlite_row known_row;
+    bool is_known;
+    unsigned data_version;
+};
+
+static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
+{
+    return (struct hf_sqlite *)store;
+}
+
+/* ---- connect.c ---- */
+
+/* Find or make the file `path` and open it; its schema is not looked at yet. */
+int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err);
+void hf_sqlite_disconnect(struct hf_sqlite *s);
+
+/* ---- database.c ---- */
+
+/* Settings of a new connection. */
+int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err);
+
+/* Before closing: shorten the log where it has grown, unless somebody is at work. */
+void hf_sqlite_tidy(struct hf_sqlite *s);
+
+/* One clear line for what SQLite answered. */
+int hf_sqlite_fail(struct hf_sqlite *s, int rc, struct hf_error *err);
+
+/* A statement ready to be bound; NULL with `err` filled. */
+sqlite3_stmt *hf_sqlite_stmt(struct hf_sqlite *s, enum hf_sqlite_stmt which, struct hf_error *err);
+
+/* Run to the end and reset. */
+int hf_sqlite_run(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_error *err);
+
+/* 1: a row to read, then sqlite3_reset(); 0: none, already reset; negative: failed, reset. */
+int hf_sqlite_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_error *err);
+
+int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err);
+
+/* Wait for our turn and start writing. `full_sync`: the commit reaches the disk before it returns.
+ */
+int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
+int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
+void hf_sqlite_rollback(struct hf_sqlite *s);
+
+/* ---- queue.c ---- */
+
+int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err);
+int hf_sqlite_queue_enter(struct hf_sqlite *s, struct hf_error *err);
+bool hf_sqlite_queue_try(struct hf_sqlite *s);
+void hf_sqlite_queue_leave(struct hf_sqlite *s);
+
+/* ---- schema.c ---- */
+
+/* Create or migrate what is there, refuse what is newer or not ours, notice a new boot. */
+int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err);
+
+/* Have enough fences reserved for a transaction that is about to begin. */
+int hf_sqlite_reserve(struct hf_sqlite *s, struct hf_error *err);
+int64_t hf_sqlite_next_fence(struct hf_store *store);
+int hf_sqlite_bump_epoch(struct hf_sqlite *s, struct hf_error *err);
+const char *hf_sqlite_schema(void);
+
+/* ---- rows.c ---- */
+
+/* Values in the order of the columns; empty texts are NULL. */
+struct hf_sqlite_cursor {
+    sqlite3_stmt *stmt;
+    int at;
+};
+void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value);
+void hf_sqlite_put_text(struct hf_sqlite_cursor *to, const char *text);
+int64_t hf_sqlite_take_int(struct hf_sqlite_cursor *from);
+void hf_sqlite_take_text(struct hf_sqlite_cursor *from, char *ret, size_t size);
+void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret);
+
+/* The record in the row that `stmt` stands at, without its queue; a new boot's clock is applied. */
+void hf_sqlite_take_record(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *ret);
+
+int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
+                   struct hf_record *ret, struct hf_error *err);
+int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
+                   const struct hf_effects *fx, struct hf_error *err);
+int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                    struct hf_processes *ret, struct hf_error *err);
+
+/* ---- history.c ---- */
+
+int hf_sqlite_add_events(struct hf_sqlite *s, const struct hf_effects *fx, struct hf_error *err);
+int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_record *rec,
+                              const struct hf_ask *ask, const struct hf_effects *fx,
+                              struct hf_error *err);
+int hf_sqlite_once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
+                   char ret_execution[HF_UUID_LEN + 1], struct hf_error *err);
+
+/* ---- look.c ---- */
+
+int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
+                   hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
+                     void *arg, struct hf_error *err);
+int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+/* ---- sqlite.c ---- */
+
+/* What record.c calls; look.c asks it for the world. */
+extern const struct hf_record_ops hf_sqlite_record_ops;
+
+#endif
