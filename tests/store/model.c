@@ -26,10 +26,19 @@ struct model *model_new(void)
     return m;
 }
 
+void model_clear(struct model *m)
+{
+    for (size_t i = 0; i < m->n_locks; i++) {
+        free(m->locks[i].queue);
+        m->locks[i] = (struct model_lock){.n_queue = 0};
+    }
+    m->n_locks = m->n_dead = m->n_executions = m->n_events = 0;
+    m->last_fence = 0;
+}
+
 void model_free(struct model *m)
 {
-    for (size_t i = 0; i < m->n_locks; i++)
-        free(m->locks[i].queue);
+    model_clear(m);
     free(m->dead);
     free(m->executions);
     free(m->events);
