@@ -34,6 +34,7 @@ abi:
 
 install:
 	@scripts/build build-install -Dprefix=$(PREFIX) -Dbuildtype=release -Dwerror=false
+	@meson configure build-install -Dprefix=$(PREFIX)
 	@meson install -C build-install --quiet
 
 bench:
