@@ -1,0 +1,73 @@
+# fish completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
+
+set -g __holdfast_commands run acquire extend release status list why events guard sweep update metrics init help
+
+# The names that the store knows.
+function __holdfast_names
+    command holdfast --json list --all 2>/dev/null | string match -rg '^\{"name":"([^"\\\\]*)"'
+end
+
+# Is the command one of these?
+function __holdfast_is
+    __fish_seen_subcommand_from $argv
+end
+
+function __holdfast_needs_command
+    not __fish_seen_subcommand_from $__holdfast_commands
+end
+
+complete -c holdfast -f
+
+complete -c holdfast -n __holdfast_needs_command -a run -d 'Hold a name while a command runs'
+complete -c holdfast -n __holdfast_needs_command -a acquire -d 'Take a lease and print its token'
+complete -c holdfast -n __holdfast_needs_command -a extend -d 'Renew a lease'
+complete -c holdfast -n __holdfast_needs_command -a release -d 'Give a lease back, or free one by force'
+complete -c holdfast -n __holdfast_needs_command -a status -d 'Show who holds a name'
+complete -c holdfast -n __holdfast_needs_command -a list -d 'List locks'
+complete -c holdfast -n __holdfast_needs_command -a why -d 'Tell the story of a lock'
+complete -c holdfast -n __holdfast_needs_command -a events -d 'Show what happened'
+complete -c holdfast -n __holdfast_needs_command -a guard -d 'Check a fence'
+complete -c holdfast -n __holdfast_needs_command -a sweep -d 'Free expired leases and those of dead holders'
+complete -c holdfast -n __holdfast_needs_command -a update -d 'Replace a file atomically, under a lock'
+complete -c holdfast -n __holdfast_needs_command -a metrics -d 'Print totals for Prometheus'
+complete -c holdfast -n __holdfast_needs_command -a init -d 'Create the store or bring its schema up to date'
+complete -c holdfast -n __holdfast_needs_command -a help -d 'Show help'
+
+complete -c holdfast -l store -x -a 'sqlite: file:' -d 'Where locks are kept'
+complete -c holdfast -l json -d 'Print JSON'
+complete -c holdfast -s q -l quiet -d 'Print only what was asked for, and errors'
+complete -c holdfast -s h -l help -d 'Show help'
+complete -c holdfast -l version -d 'Show the version'
+
+complete -c holdfast -n '__holdfast_is run acquire extend release status why guard' -a '(__holdfast_names)'
+complete -c holdfast -n '__holdfast_is help' -a "$__holdfast_commands"
+complete -c holdfast -n '__holdfast_is update' -F
+
+complete -c holdfast -n '__holdfast_is run acquire update' -s w -x -d 'Wait up to so long'
+complete -c holdfast -n '__holdfast_is run acquire update' -l wait -d 'Wait for ever, or =D'
+complete -c holdfast -n '__holdfast_is run acquire update' -s n -l nonblock -d 'Do not wait'
+complete -c holdfast -n '__holdfast_is run acquire update extend' -l ttl -x -d 'How long the lease lasts unless renewed'
+complete -c holdfast -n '__holdfast_is run update' -l grace -x -d 'Time between SIGTERM and SIGKILL'
+complete -c holdfast -n '__holdfast_is run acquire update' -s E -l conflict-exit-code -x -d 'Exit code when it is held by another'
+complete -c holdfast -n '__holdfast_is run acquire update' -l owner -x -d 'Who holds it'
+complete -c holdfast -n '__holdfast_is run acquire update' -l note -x -d 'What for'
+complete -c holdfast -n '__holdfast_is run acquire update' -l priority -x -d 'The highest goes first'
+complete -c holdfast -n '__holdfast_is acquire' -l pid -x -a '(__fish_complete_pids)' -d 'The lease ends with this process'
+complete -c holdfast -n '__holdfast_is run update' -s c -l command -x -d 'Run this by the shell'
+complete -c holdfast -n '__holdfast_is run' -l timeout -x -d 'Stop the command after so long'
+complete -c holdfast -n '__holdfast_is run' -l once -x -d 'Do nothing if this has already succeeded'
+complete -c holdfast -n '__holdfast_is run' -l once-per -x -a 'hour day' -d 'Do nothing if it has succeeded this hour or day'
+complete -c holdfast -n '__holdfast_is update events' -l name -x -a '(__holdfast_names)' -d 'The name of the lock'
+complete -c holdfast -n '__holdfast_is release' -l force -d 'Free it without its token'
+complete -c holdfast -n '__holdfast_is release' -l fence -x -d 'The fence that status showed'
+complete -c holdfast -n '__holdfast_is release' -l reason -x -d 'Why, for the record'
+complete -c holdfast -n '__holdfast_is list' -l held -d 'What is held'
+complete -c holdfast -n '__holdfast_is list' -l stale -d 'What may be taken over'
+complete -c holdfast -n '__holdfast_is list' -l all -d 'Every name'
+complete -c holdfast -n '__holdfast_is list' -l prefix -x -a '(__holdfast_names)' -d 'Only names that begin with this'
+complete -c holdfast -n '__holdfast_is events' -l since -x -d 'Only the last'
+complete -c holdfast -n '__holdfast_is events' -s f -l follow -d 'Go on as they happen'
+complete -c holdfast -n '__holdfast_is sweep' -l every -x -d 'Sweep again every'
+complete -c holdfast -n '__holdfast_is sweep' -l dry-run -d 'Only say what would be freed'
+complete -c holdfast -n '__holdfast_is init' -l print -d 'Print the schema instead'
+complete -c holdfast -n '__holdfast_is init' -l bump-epoch -d 'Raise every later fence past lost ones'
