@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,6 +53,14 @@ int64_t hf_clock_boot_offset_ms(void)
 }
 
 int64_t hf_clock_boot_ms(void) { return read_clock_ms(CLOCK_BOOTTIME) - hf_clock_boot_offset_ms(); }
+
+void hf_clock_arm(int timer_fd, int64_t boot_ms)
+{
+    int64_t at_ms = boot_ms + hf_clock_boot_offset_ms();
+    /* The nanosecond: a time of zero would disarm it. */
+    struct itimerspec when = {.it_value = {at_ms / 1000, at_ms % 1000 * 1000000 + 1}};
+    timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
 
 int64_t hf_clock_wall_ms(void) { return read_clock_ms(CLOCK_REALTIME); }
 

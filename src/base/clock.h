@@ -13,6 +13,9 @@ int64_t hf_clock_boot_ms(void);
 /* The machine's boot time as this process's CLOCK_BOOTTIME timers count it: add to arm a timer. */
 int64_t hf_clock_boot_offset_ms(void);
 
+/* Let a CLOCK_BOOTTIME timerfd fire at this boot time of the machine; in the past: at once. */
+void hf_clock_arm(int timer_fd, int64_t boot_ms);
+
 /* Milliseconds since 1970. */
 int64_t hf_clock_wall_ms(void);
 

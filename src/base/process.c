@@ -21,10 +21,10 @@ static uint64_t own_pid_namespace(void)
 }
 
 /*
- * State letter and start time from /proc/PID/stat, whose second field may itself contain spaces and
- * brackets. Start times are shown in the reader's time namespace: its offset is taken off.
+ * The second field of /proc/PID/stat may itself contain spaces and brackets. Start times are shown
+ * in the reader's time namespace: its offset is taken off.
  */
-static bool read_stat(int32_t pid, char *ret_state, int64_t *ret_start_ticks)
+bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret)
 {
     char path[40], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -37,15 +37,15 @@ static bool read_stat(int32_t pid, char *ret_state, int64_t *ret_start_ticks)
         return false;
     text[n] = '\0';
     const char *after = strrchr(text, ')');
+    struct hf_process_stat stat;
     unsigned long long start;
-    char state;
     if (!after || sscanf(after,
-                         ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d"
+                         ") %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d"
                          " %*d %llu",
-                         &state, &start) != 2)
+                         &stat.state, &stat.parent, &stat.group, &stat.session, &start) != 5)
         return false;
-    *ret_state = state;
-    *ret_start_ticks = (int64_t)start - hf_clock_boot_offset_ms() * sysconf(_SC_CLK_TCK) / 1000;
+    stat.start_ticks = (int64_t)start - hf_clock_boot_offset_ms() * sysconf(_SC_CLK_TCK) / 1000;
+    *ret = stat;
     return true;
 }
 
@@ -57,10 +57,10 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
         return hf_fail(err, HF_INVALID, "a lease can be bound to at most %d processes",
                        HF_BOUND_MAX);
     for (size_t i = 0; i < n; i++) {
-        char state;
-        all.of[i].pid = pids[i];
-        if (pids[i] <= 0 || !read_stat(pids[i], &state, &all.of[i].start_ticks))
+        struct hf_process_stat stat;
+        if (pids[i] <= 0 || !hf_process_read_stat(pids[i], &stat))
             return hf_fail(err, HF_INVALID, "there is no process %d to bind the lease to", pids[i]);
+        all.of[i] = (struct hf_process){.pid = pids[i], .start_ticks = stat.start_ticks};
     }
     if (n)
         all.pid_namespace = own_pid_namespace();
@@ -73,14 +73,13 @@ enum hf_alive hf_process_alive(const struct hf_process *p)
 {
     if (kill(p->pid, 0) < 0 && errno == ESRCH)
         return HF_DEAD;
-    char state;
-    int64_t start_ticks;
-    if (!read_stat(p->pid, &state, &start_ticks))
+    struct hf_process_stat stat;
+    if (!hf_process_read_stat(p->pid, &stat))
         return HF_ALIVE_UNKNOWN;
     /* Rounding by the namespace's offset may move the start by a tick. */
-    if (llabs(start_ticks - p->start_ticks) > 1)
+    if (llabs(stat.start_ticks - p->start_ticks) > 1)
         return HF_DEAD; /* another process has its pid now */
-    return state == 'Z' || state == 'X' ? HF_DEAD : HF_ALIVE;
+    return stat.state == 'Z' || stat.state == 'X' ? HF_DEAD : HF_ALIVE;
 }
 
 enum hf_alive hf_processes_alive(const struct hf_processes *all)

@@ -20,6 +20,14 @@ struct hf_processes {
     char boot[HF_UUID_LEN + 1];
 };
 
+/* What /proc says of a process now; start times are the machine's, as in struct hf_process. */
+struct hf_process_stat {
+    char state; /* R, S, D, T, Z, ... */
+    int32_t parent, group, session;
+    int64_t start_ticks;
+};
+bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret);
+
 /* Describe local processes by their pids; fails where one does not exist. The boot is always set.
  */
 int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,

@@ -1,0 +1,267 @@
+#include "hold.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "announce.h"
+#include "text.h"
+
+enum {
+    EXIT_TIMEOUT = 124,
+    EXIT_NOT_EXECUTABLE = 126,
+    EXIT_NOT_FOUND = 127,
+    EXIT_SIGNAL = 128, /* plus its number */
+    FAREWELL_S = 2     /* how long a store that hangs may keep one whose lease is lost */
+};
+
+/* Everything about one holding while it lasts. */
+struct holding {
+    struct cli *cli;
+    const struct cli_hold *hold;
+    struct hf_run *run;
+    struct hf *hf;
+    struct hf_run_end end;
+};
+
+char *const *cli_command_words(const struct cli *cli, int argc, char **argv, char *shell[4])
+{
+    if (!cli->opts.shell_string) {
+        argv[argc] = NULL; /* options that were taken out have left room for it */
+        return argv + 1;
+    }
+    const char *program = getenv("SHELL");
+    shell[0] = (char *)(uintptr_t)(program && *program ? program : "/bin/sh");
+    shell[1] = (char *)(uintptr_t) "-c";
+    shell[2] = (char *)(uintptr_t)cli->opts.shell_string;
+    shell[3] = NULL;
+    return shell;
+}
+
+/* ---- taking it ------------------------------------------------------------------------------- */
+
+/* A signal came before the command could be started: the end, but nothing is left behind. */
+static int cancelled(struct holding *h, int signal_number, const struct hf_lease *held)
+{
+    if (held)
+        hf_release(h->hf, held, NULL);
+    return EXIT_SIGNAL + signal_number;
+}
+
+/* True: it is held. Otherwise *ret_code is the exit code. */
+static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
+{
+    const struct cli_options *opts = &h->cli->opts;
+    struct hf_acquire_options options = HF_ACQUIRE_INIT;
+    struct hf_error err;
+    options.ttl_ms = opts->ttl_ms;
+    options.wait_ms = opts->wait_ms;
+    options.owner = opts->owner;
+    options.note = opts->note;
+    options.priority = (int32_t)opts->priority;
+    options.once_key = h->hold->once_key;
+    hf_run_bind(h->run, &options);
+    int r = hf_acquire(h->hf, h->hold->name, &options, lease, &err);
+    int signal_number = r >= 0 || r == -HF_CANCELLED ? hf_run_cancelled_by(h->run) : 0;
+    if (signal_number)
+        *ret_code = cancelled(h, signal_number, r >= 0 ? lease : NULL);
+    else if (r == -HF_DONE_ALREADY) {
+        if (!h->cli->opts.quiet)
+            cli_complain("%s; nothing was run", err.message);
+        *ret_code = 0;
+    } else if (r < 0)
+        *ret_code = cli_fail(h->cli, &err);
+    if (r < 0 || signal_number)
+        return false;
+    cli_announce_takeover(lease);
+    return true;
+}
+
+/* ---- how it ended ---------------------------------------------------------------------------- */
+
+static int not_run(const struct holding *h)
+{
+    int why = h->end.not_run;
+    cli_complain("can't run %s: %s", h->hold->argv[0], strerror(why));
+    return why == ENOENT || why == ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
+}
+
+static int timed_out(const struct holding *h)
+{
+    char span[HF_SPAN_MAX];
+    hf_format_span(h->cli->opts.timeout_ms, span);
+    if (!h->cli->opts.quiet)
+        cli_complain("%s: the command was ended because it took longer than %s", h->hold->name,
+                     span);
+    return EXIT_TIMEOUT;
+}
+
+static int unguarded(const struct holding *h)
+{
+    cli_complain("%s: the guardian process was killed, so the command was ended", h->hold->name);
+    return hf_code_exit(HF_LOST);
+}
+
+/* The exit code of the command's own end. */
+static int command_code(const struct holding *h)
+{
+    int status = h->end.status;
+    uint32_t n = h->end.left_behind;
+    if (n && !h->cli->opts.quiet)
+        cli_complain("%s: the command left %u process%s behind; ended %s", h->hold->name, n,
+                     n == 1 ? "" : "es", n == 1 ? "it" : "them");
+    return WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static int exit_code(const struct holding *h)
+{
+    if (h->end.not_run)
+        return not_run(h);
+    if (h->run->aborted)
+        return *h->hold->tap_failed;
+    if (h->end.why == HF_ENDING_TIMEOUT)
+        return timed_out(h);
+    if (h->end.why == HF_ENDING_UNGUARDED)
+        return unguarded(h);
+    return command_code(h);
+}
+
+/* ---- the lease was lost ---------------------------------------------------------------------- */
+
+static void give_up(int signal_number)
+{
+    (void)signal_number;
+    _exit(hf_code_exit(HF_LOST));
+}
+
+/* From here on a store that does not answer can't keep us. */
+static void bound_farewell(void)
+{
+    struct sigaction action = {.sa_handler = give_up};
+    sigset_t set;
+    sigaction(SIGALRM, &action, NULL);
+    sigemptyset(&set);
+    sigaddset(&set, SIGALRM);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    alarm(FAREWELL_S);
+}
+
+/*
+ * The command was ended for the lease's sake. Where it only could not be renewed in time it may be
+ * ours still: then it is given back, so that others need not wait for it to expire.
+ */
+static int lost(struct holding *h)
+{
+    struct hf_run *run = h->run;
+    struct hf_error why = {.message = "it could not be renewed before its deadline"};
+    struct hf_status now;
+    char holder[HF_MESSAGE_MAX / 2] = "the store does not say who holds it now";
+    cli_complain("%s: the command was ended because its lease was lost", h->hold->name);
+    bound_farewell();
+    if (run->keeper)
+        hf_keeper_check(run->keeper, NULL, &why);
+    hf_run_stop_keeping(run);
+    bool released = hf_release(h->hf, &run->lease, NULL) >= 0;
+    hf_report_lost(h->hf, &run->lease,
+                   h->end.why == HF_ENDING_DEADLINE ? "not renewed in time" : "no longer ours",
+                   NULL);
+    if (hf_status_of(h->hf, h->hold->name, &now, NULL) >= 0)
+        hf_describe_status(&now, holder, sizeof holder);
+    cli_complain("%s%s; %s", why.message, released ? " and was given back" : "", holder);
+    return hf_code_exit(HF_LOST);
+}
+
+/* ---- giving it back -------------------------------------------------------------------------- */
+
+static const char *reason_of(const struct holding *h)
+{
+    static const char *const reasons[] = {
+        [HF_ENDING_TIMEOUT] = "timeout",
+        [HF_ENDING_LOST] = "lost",
+        [HF_ENDING_UNGUARDED] = "guardian killed",
+    };
+    const char *reason = h->end.why <= HF_ENDING_UNGUARDED ? reasons[h->end.why] : NULL;
+    return h->end.not_run ? "could not be run" : reason ? reason : "";
+}
+
+/* A command that ran to its end under a lease that was not ours any more must not look well. */
+static int release_failed(struct holding *h, int code, const struct hf_error *err)
+{
+    if (err->code == -HF_LOST) {
+        cli_complain("%s: the command ended with exit code %d, but meanwhile %s", h->hold->name,
+                     code, err->message);
+        hf_report_lost(h->hf, &h->run->lease, "found at the release", NULL);
+        return hf_code_exit(HF_LOST);
+    }
+    cli_complain("%s: the command ended with exit code %d, but the lock could not be given back "
+                 "(it ends with this process): %s",
+                 h->hold->name, code, err->message);
+    return code == 0 && h->hold->once_key ? hf_code_exit(err->code) : code;
+}
+
+static int give_back(struct holding *h, int code)
+{
+    struct hf_error err;
+    int r;
+    hf_run_stop_keeping(h->run);
+    if (h->hold->once_key)
+        r = hf_finish(h->hf, &h->run->lease, code == 0, code, reason_of(h), &err);
+    else
+        r = hf_release(h->hf, &h->run->lease, &err);
+    return r < 0 ? release_failed(h, code, &err) : code;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static int run_held(struct holding *h, const struct hf_lease *lease)
+{
+    struct hf_error err;
+    struct hf_run *run = h->run;
+    run->hf = h->hf;
+    run->lease = *lease;
+    int code = h->hold->begin ? h->hold->begin(h->hold->arg) : 0;
+    if (code)
+        return give_back(h, code);
+    run->tap_fd = h->hold->tap_fd;
+    run->tap = h->hold->tap;
+    run->tap_arg = h->hold->arg;
+    if (hf_run_start(run, h->cli->opts.store_url, h->hold->once_key, &err) < 0)
+        return give_back(h, cli_fail(h->cli, &err));
+    hf_run_wait(run, &h->end);
+    bool is_lost = h->end.why == HF_ENDING_DEADLINE || h->end.why == HF_ENDING_LOST;
+    if (is_lost && !run->aborted)
+        return lost(h);
+    code = exit_code(h);
+    if (code == 0 && h->hold->commit) {
+        hf_run_keep(run);
+        code = h->hold->commit(h->hold->arg, h->hf, &run->lease);
+    }
+    return give_back(h, code);
+}
+
+static int hold_prepared(struct holding *h)
+{
+    struct hf_lease lease;
+    int code = cli_open(h->cli, &h->hf);
+    if (code == 0 && take(h, &lease, &code))
+        code = run_held(h, &lease);
+    return code;
+}
+
+int cli_hold(struct cli *cli, const struct cli_hold *hold)
+{
+    struct hf_command command = {.argv = hold->argv,
+                                 .grace_ms = cli->opts.grace_ms,
+                                 .timeout_ms = cli->opts.timeout_ms,
+                                 .in_path = hold->in_path,
+                                 .out_fd = hold->out_fd};
+    struct hf_run run;
+    struct hf_error err;
+    struct holding h = {.cli = cli, .hold = hold, .run = &run};
+    int code = hf_run_prepare(&run, &command, &err) < 0 ? cli_fail(cli, &err) : hold_prepared(&h);
+    hf_run_clear(&run);
+    return code;
+}

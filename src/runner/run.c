@@ -1,0 +1,280 @@
+#include "run.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "environment.h"
+#include "error.h"
+#include "link.h"
+#include "process.h"
+#include "terminal.h"
+#include "tree.h"
+
+enum {
+    KEEP_AGAIN_MS = 100,        /* where the renewing thread could not be started */
+    GUARDIAN_PATIENCE_MS = 1000 /* a guardian that has not killed by then is stopped itself */
+};
+
+/* ---- before the command ---------------------------------------------------------------------- */
+
+int hf_run_prepare(struct hf_run *run, struct hf_command *command, struct hf_error *err)
+{
+    *run = (struct hf_run){.timer_fd = -1, .tap_fd = -1, .guardian.link = -1};
+    int r = hf_signals_open(&run->signals, err);
+    if (r < 0)
+        return r;
+    run->has_terminal = hf_terminal_is_there();
+    command->mask = run->signals.inherited;
+    command->group = run->has_terminal ? getpgrp() : 0;
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a dead guardian leaves comes to us */
+    r = hf_guardian_start(command, &run->guardian, err);
+    if (command->out_fd >= 0)
+        close(command->out_fd); /* the guardian has its own; who reads it must see its end */
+    return r;
+}
+
+void hf_run_bind(const struct hf_run *run, struct hf_acquire_options *options)
+{
+    options->bound[0] = run->guardian.pid;
+    options->bound[1] = getpid();
+    options->n_bound = 2;
+    options->cancel_fd = run->signals.fd;
+}
+
+int hf_run_cancelled_by(struct hf_run *run)
+{
+    struct signalfd_siginfo info;
+    return hf_signals_next(&run->signals, &info) ? (int)info.ssi_signo : 0;
+}
+
+static void tell(const struct hf_run *run, struct hf_note note)
+{
+    hf_link_tell(run->guardian.link, &note, NULL, 0);
+}
+
+int hf_run_start(struct hf_run *run, const char *store_url, const char *key, struct hf_error *err)
+{
+    const struct hf_lease *lease = &run->lease;
+    struct hf_buf environment = HF_BUF(HF_NOTE_DATA_MAX);
+    int r = hf_environment_write(&environment, lease, store_url, key, err);
+    if (r >= 0) {
+        run->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+        if (run->timer_fd < 0)
+            r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make a timer");
+    }
+    if (r >= 0) {
+        hf_clock_arm(run->timer_fd, lease->deadline_ms - lease->ttl_ms * 2 / 3);
+        hf_signals_pass_on(&run->signals);
+        struct hf_note note = {
+            .kind = HF_NOTE_START, .deadline_ms = lease->deadline_ms, .ttl_ms = lease->ttl_ms};
+        hf_link_tell(run->guardian.link, &note, environment.data, environment.len);
+    }
+    hf_buf_clear(&environment);
+    return r;
+}
+
+/* ---- renewing -------------------------------------------------------------------------------- */
+
+/* On the keeper's thread. */
+static void tell_renewed(void *arg, const struct hf_lease *lease)
+{
+    const struct hf_run *run = arg;
+    tell(run, (struct hf_note){.kind = HF_NOTE_RENEWED, .deadline_ms = lease->deadline_ms});
+}
+
+void hf_run_keep(struct hf_run *run)
+{
+    struct hf_keep_options options = HF_KEEP_INIT;
+    options.renewed = tell_renewed;
+    options.arg = run;
+    if (!run->keeper && hf_keep(run->hf, &run->lease, &options, &run->keeper, NULL) < 0)
+        hf_clock_arm(run->timer_fd, hf_clock_boot_ms() + KEEP_AGAIN_MS);
+}
+
+void hf_run_stop_keeping(struct hf_run *run)
+{
+    if (!run->keeper)
+        return;
+    hf_keeper_check(run->keeper, &run->lease, NULL);
+    hf_keeper_stop(run->keeper);
+    run->keeper = NULL;
+}
+
+/* The command must not live any longer. */
+static void order_kill(struct hf_run *run)
+{
+    run->told_lost = true;
+    tell(run, (struct hf_note){.kind = HF_NOTE_LOST});
+    hf_clock_arm(run->timer_fd, hf_clock_boot_ms() + GUARDIAN_PATIENCE_MS);
+}
+
+/* Either the first third of the ttl has passed, or the guardian does not answer any more. */
+static void timer_fired(struct hf_run *run)
+{
+    uint64_t count;
+    if (read(run->timer_fd, &count, sizeof count) < 0)
+        return;
+    if (run->told_lost)
+        kill(run->guardian.pid, SIGKILL);
+    else if (!run->paused)
+        hf_run_keep(run);
+}
+
+/* ---- stopping and continuing ----------------------------------------------------------------- */
+
+/* The command was stopped: if a shell is there to continue us, stop too, but not the renewing. */
+static void command_stopped(struct hf_run *run, int signal_number)
+{
+    if (!run->has_terminal)
+        return;
+    if (!hf_terminal_shell_is_there()) {
+        /* Nobody could continue it; the kernel would not have let the terminal stop it alone. */
+        if (signal_number == SIGTSTP)
+            tell(run, (struct hf_note){.kind = HF_NOTE_SIGNAL, .number = SIGCONT});
+        return;
+    }
+    hf_run_stop_keeping(run);
+    run->paused = true;
+    struct hf_note note = {.kind = HF_NOTE_PAUSE};
+    hf_link_tell(run->guardian.link, &note, &run->lease, sizeof run->lease);
+    hf_terminal_stop(signal_number == SIGSTOP ? SIGTSTP : signal_number);
+}
+
+static void continued(struct hf_run *run, const struct signalfd_siginfo *info)
+{
+    if (run->paused)
+        tell(run, (struct hf_note){.kind = HF_NOTE_RESUME});
+    else if ((pid_t)info->ssi_pid != run->guardian.pid)
+        tell(run, (struct hf_note){.kind = HF_NOTE_SIGNAL, .number = SIGCONT});
+}
+
+static void pass_on(struct hf_run *run, const struct signalfd_siginfo *info)
+{
+    int number = (int)info->ssi_signo;
+    bool from_terminal = info->ssi_code == SI_KERNEL;
+    if (number == SIGCONT) {
+        continued(run, info);
+        return;
+    }
+    if (number == SIGTTIN || number == SIGTTOU)
+        return; /* for a whole group; it is the command's stopping that counts */
+    if (number == SIGTSTP && run->has_terminal && getpgid((pid_t)info->ssi_pid) == getpgrp())
+        from_terminal = true; /* an editor stops its whole group as the terminal would */
+    tell(run, (struct hf_note){
+                  .kind = HF_NOTE_SIGNAL, .number = number, .from_terminal = from_terminal});
+}
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+/*
+ * The guardian has died. Once it can be reaped all that was below it is below us; what is older
+ * than it was here before us and is not ours to end.
+ */
+static void end_unguarded(struct hf_run *run, struct hf_run_end *end)
+{
+    siginfo_t info;
+    struct hf_process_stat stat;
+    struct hf_tree tree = {.root = getpid()};
+    while (waitid(P_PID, (id_t)run->guardian.pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR)
+        continue;
+    if (hf_process_read_stat(run->guardian.pid, &stat))
+        tree.since_ticks = stat.start_ticks;
+    waitpid(run->guardian.pid, NULL, 0);
+    run->guardian.pid = 0;
+    end->why = run->told_lost ? HF_ENDING_LOST : HF_ENDING_UNGUARDED;
+    if (end->not_run)
+        end->why = HF_ENDING_SELF; /* there was nothing to guard */
+    hf_tree_kill(&tree);
+}
+
+/* True: it is over. */
+static bool listen_to_guardian(struct hf_run *run, struct hf_run_end *end)
+{
+    struct hf_note note;
+    int r = hf_link_hear(run->guardian.link, &note, NULL, 0, NULL);
+    if (r < 0)
+        end_unguarded(run, end);
+    if (r <= 0)
+        return r < 0;
+    switch (note.kind) {
+    case HF_NOTE_NOT_RUN:
+        end->not_run = note.number;
+        break;
+    case HF_NOTE_STOPPED:
+        command_stopped(run, note.number);
+        break;
+    case HF_NOTE_RESUMED:
+        run->paused = false;
+        run->lease.deadline_ms = note.deadline_ms;
+        hf_run_keep(run);
+        break;
+    case HF_NOTE_ENDED:
+        end->why = note.why;
+        end->status = note.number;
+        end->left_behind = note.left_behind;
+        return true;
+    default:
+        break;
+    }
+    return false;
+}
+
+/* True: there may be more to read at once. */
+static bool use_tap(struct hf_run *run)
+{
+    int r = run->tap_fd >= 0 ? run->tap(run, run->tap_arg) : 0;
+    if (r < 0 && !run->told_lost) {
+        run->aborted = true;
+        order_kill(run);
+    }
+    return r > 0;
+}
+
+void hf_run_wait(struct hf_run *run, struct hf_run_end *ret)
+{
+    enum { GUARDIAN, SIGNALS, TIMER, KEEPER, TAP };
+    struct hf_run_end end = {0};
+    for (bool over = false; !over;) {
+        bool keeps = run->keeper && !run->told_lost;
+        struct pollfd fds[] = {
+            [GUARDIAN] = {.fd = run->guardian.link, .events = POLLIN},
+            [SIGNALS] = {.fd = run->signals.fd, .events = POLLIN},
+            [TIMER] = {.fd = run->timer_fd, .events = POLLIN},
+            [KEEPER] = {.fd = keeps ? hf_keeper_fd(run->keeper) : -1, .events = POLLIN},
+            [TAP] = {.fd = run->tap_fd, .events = POLLIN},
+        };
+        if (poll(fds, 5, -1) <= 0)
+            continue;
+        struct signalfd_siginfo info;
+        if (fds[SIGNALS].revents && hf_signals_next(&run->signals, &info))
+            pass_on(run, &info);
+        if (fds[TIMER].revents)
+            timer_fired(run);
+        if (fds[KEEPER].revents)
+            order_kill(run);
+        if (fds[TAP].revents)
+            use_tap(run);
+        if (fds[GUARDIAN].revents)
+            over = listen_to_guardian(run, &end);
+    }
+    while (use_tap(run))
+        continue;
+    *ret = end;
+}
+
+void hf_run_clear(struct hf_run *run)
+{
+    hf_run_stop_keeping(run);
+    int fds[] = {run->guardian.link, run->timer_fd, run->signals.fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    if (run->guardian.pid > 0)
+        waitpid(run->guardian.pid, NULL, 0);
+    run->guardian.pid = 0;
+}

@@ -1,0 +1,26 @@
+/* The command: what it is, and how it becomes a process. */
+#ifndef HF_RUNNER_SPAWN_H
+#define HF_RUNNER_SPAWN_H
+
+#include <signal.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct hf_command {
+    char *const *argv;
+    int64_t grace_ms;
+    int64_t timeout_ms;  /* 0: none */
+    const char *in_path; /* its stdin, where it exists, else empty; NULL: ours */
+    int out_fd;          /* its stdout, closed once it has it; -1: ours */
+    pid_t group;         /* the process group it joins; 0: one of its own */
+    sigset_t mask;       /* the signal mask it starts with */
+};
+
+/*
+ * Start it with the environment of this process. Its pid, or -errno. What keeps it from being
+ * executed it tells by itself, as HF_NOTE_NOT_RUN through `link`, and exits with 126 or 127.
+ * `on_child` is what SIGCHLD does in the command.
+ */
+pid_t hf_spawn(const struct hf_command *command, int link, const struct sigaction *on_child);
+
+#endif
