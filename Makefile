@@ -33,7 +33,7 @@ abi:
 	@scripts/abi-check
 
 install:
-	@scripts/build build-install -Dprefix=$(PREFIX) -Dbuildtype=release
+	@scripts/build build-install -Dprefix=$(PREFIX) -Dbuildtype=release -Dwerror=false
 	@meson install -C build-install --quiet
 
 bench:

@@ -306,9 +306,10 @@ static int take_command(struct cli *cli, const char *word)
 /* What follows NAME or FILE: -c STRING, or COMMAND with its arguments, untouched. */
 static int take_tail(struct cli *cli, struct words *w)
 {
-    if (w->at < w->argc && strcmp(w->argv[w->at], "-c") == 0) {
+    const struct cli_option *shell = find_letter(cli, 'c');
+    if (shell && w->at < w->argc && strcmp(w->argv[w->at], "-c") == 0) {
         w->at++;
-        int code = take_value(cli, w, find_letter(cli, 'c'), "-c", NULL);
+        int code = take_value(cli, w, shell, "-c", NULL);
         if (code)
             return code;
     } else if (w->at < w->argc && strcmp(w->argv[w->at], "--") == 0)

@@ -443,6 +443,8 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
         return;
     }
     if (!mine && rec->grant.held) {
+        if (!req->wait_ms && rec->has_self) /* waits no longer: it leaves the queue */
+            drop_waiter(rec, &ask->id, fx);
         refuse(rec, HF_HELD, world, answer);
         if (req->wait_ms)
             enqueue(rec, ask, world, answer, fx);

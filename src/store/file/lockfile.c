@@ -434,7 +434,7 @@ int hf_file_remove(struct hf_file_store *fs, const struct hf_file_guard *guard,
                              fs->dir.path);
     if (r == 0 && doubtful) {
         if (!is_still(d->swap, file, &view->ident))
-            linkat(d->swap, file, d->top, file, 0);
+            r = linkat(d->swap, file, d->top, file, 0); /* or a newer one is there by now */
         unlinkat(d->swap, file, 0);
     }
     return 0;
