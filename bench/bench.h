@@ -126,7 +126,7 @@ void subject_name(int i, char ret[32]);
 /* ---- spawn.c ----------------------------------------------------------------------------------
  */
 
-/* Start argv[0] (looked up in PATH), stdout to `stdout_fd` unless -1. */
+/* Start argv[0] (looked up in PATH); with stdout to `stdout_fd` and no stderr, unless that is -1. */
 pid_t spawn_start(const char *const argv[], int stdout_fd);
 void spawn_wait(pid_t pid);
 /* Run to its end, which must be exit 0; how long that took. */
