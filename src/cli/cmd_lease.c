@@ -8,7 +8,7 @@
 #include "text.h"
 #include "wire.h"
 
-/* ---- acquire --------------------------------------------------------------------------------- */
+/* ---- acquire -------------------------------------------------------------------------------- */
 
 /* Who asked: the process given by --pid, else our parent, since we are about to end. */
 static void describe_asker(const struct cli *cli, char *ret, size_t size)
@@ -74,7 +74,7 @@ int cmd_acquire(struct cli *cli, int argc, char **argv)
     return hand_over(cli, hf, &lease);
 }
 
-/* ---- which lease ----------------------------------------------------------------------------- */
+/* ---- which lease ---------------------------------------------------------------------------- */
 
 /* An operand, or the variable that `run` sets for its command. */
 static const char *operand_or_env(int argc, char **argv, int i, const char *variable)
@@ -124,7 +124,7 @@ static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_l
     return 0;
 }
 
-/* ---- extend, release, guard ------------------------------------------------------------------ */
+/* ---- extend, release, guard ----------------------------------------------------------------- */
 
 int cmd_extend(struct cli *cli, int argc, char **argv)
 {

@@ -76,7 +76,7 @@ const struct cli_option cli_option_table[] = {
 };
 const size_t cli_n_options = sizeof cli_option_table / sizeof cli_option_table[0];
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 /* Store an option's value into its field, or fail with what was expected. */
 typedef int apply_fn(const struct cli_option *o, const char *value, void *field,
@@ -185,7 +185,7 @@ static apply_fn *const appliers[] = {
     [CLI_NAME] = apply_name, [CLI_PERIOD] = apply_period,
 };
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- words ---------------------------------------------------------------------------------- */
 
 /* The command line as it is read: operands are moved to the front of the same array. */
 struct words {
@@ -342,7 +342,7 @@ static int take_word(struct cli *cli, struct words *w)
     return cli->command->wraps_command ? take_tail(cli, w) : 0;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 static int check_operands(const struct cli *cli, const struct words *w)
 {

@@ -7,7 +7,7 @@
 
 enum { PAGE = 64 };
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- list ----------------------------------------------------------------------------------- */
 
 struct list_page {
     enum hf_list_filter filter;
@@ -112,7 +112,7 @@ int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_er
     return r < 0 ? r : 0;
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static void take_event(sqlite3_stmt *stmt, struct hf_event *ret)
 {
@@ -206,7 +206,7 @@ static int events_of_all(struct hf_sqlite *s, const struct hf_event_query *query
     return r;
 }
 
-/* ---- the story of one name ------------------------------------------------------------------- */
+/* ---- the story of one name ------------------------------------------------------------------ */
 
 struct chain {
     int64_t *seqs; /* newest first */

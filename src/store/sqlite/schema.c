@@ -79,7 +79,7 @@ enum { FORMAT = sizeof steps / sizeof *steps };
 
 const char *hf_sqlite_schema(void) { return format_1; }
 
-/* ---- the format ------------------------------------------------------------------------------ */
+/* ---- the format ----------------------------------------------------------------------------- */
 
 static int read_number(struct hf_sqlite *s, const char *sql, int64_t *ret, struct hf_error *err)
 {
@@ -164,7 +164,7 @@ static int migrate(struct hf_sqlite *s, struct hf_error *err)
     return r < 0 ? r : change_durably(s, run_steps, err);
 }
 
-/* ---- boots and fences ------------------------------------------------------------------------ */
+/* ---- boots and fences ----------------------------------------------------------------------- */
 
 /* Read the one row of meta; *ret_same: it is of this boot. */
 static int read_meta(struct hf_sqlite *s, bool *ret_same, struct hf_error *err)
