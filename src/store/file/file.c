@@ -424,7 +424,7 @@ static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 
 static bool filter_wants(enum hf_list_filter filter, enum hf_lock_state state)
 {
-    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state == HF_STATE_HELD) ||
+    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state != HF_STATE_FREE) ||
            (filter == HF_LIST_STALE && state == HF_STATE_STALE);
 }
 
