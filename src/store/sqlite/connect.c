@@ -15,8 +15,7 @@
 
 static int refuse(const char *path, int saved, struct hf_error *err)
 {
-    int code = saved == EACCES || saved == EPERM ? HF_FORBIDDEN : HF_UNAVAILABLE;
-    return hf_fail_errno(err, code, saved,
+    return hf_fail_errno(err, HF_UNAVAILABLE, saved,
                          "can't make %s; create it, or name another place with --store", path);
 }
 
