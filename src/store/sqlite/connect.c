@@ -98,8 +98,9 @@ int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *er
     int r = resolve(s, path, err);
     if (r < 0 || (r = hf_sqlite_queue_open(s, err)) < 0 || (r = make_file(s, err)) < 0)
         return r;
-    int rc = sqlite3_open_v2(
-        s->path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
+    int rc = sqlite3_open_v2(s->path, &s->db,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+                             hf_sqlite_vfs());
     if (!s->db)
         return hf_fail(err, HF_NOMEM, "out of memory");
     if (rc != SQLITE_OK)

@@ -14,7 +14,7 @@ enum {
      * A checkpoint costs two fsyncs, so a process that goes on does it rarely. A process that opens
      * the store alone must first read all of the log, so whoever leaves keeps it short.
      */
-    CHECKPOINT_FRAMES = 4000,
+    CHECKPOINT_FRAMES = 8000,
     LEAVE_FRAMES = 128
 };
 

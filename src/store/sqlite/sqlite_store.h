@@ -4,6 +4,7 @@
  *   sqlite.c    the vtable, opening and closing, waking
  *   connect.c   from a path to an open connection
  *   database.c  the connection: statements, transactions, checkpoints, error texts
+ *   logfile.c   the log's file: fewer system calls per commit
  *   queue.c     the kernel lock that our own processes queue up at
  *   schema.c    the SQL, the format's version, what a new boot means, how fences stay unique
  *   rows.c      a record <-> its rows in `lock` and `waiter`
@@ -184,6 +185,11 @@ int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err);
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
+
+/* ---- logfile.c ---- */
+
+/* The name of the VFS to open databases with. */
+const char *hf_sqlite_vfs(void);
 
 /* ---- queue.c ---- */
 
