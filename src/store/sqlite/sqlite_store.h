@@ -136,7 +136,8 @@ struct hf_sqlite {
     bool seq_known;
     bool writing; /* inside a transaction */
     bool full_sync;
-    int wal_frames; /* after our last commit */
+    int wal_frames;    /* after our last commit */
+    int copied_frames; /* when we last made a checkpoint */
     int64_t checked_ms;
     int64_t busy_until_ms;
     struct hf_sqlite_row row;
@@ -157,6 +158,10 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
 /* Find or make the file `path` and open it; its schema is not looked at yet. */
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err);
 void hf_sqlite_disconnect(struct hf_sqlite *s);
+
+/* Give a new side file or directory the owner and mode of the database, as SQLite does with its
+ * own: root must not lock out whose store it is. */
+void hf_sqlite_share(const struct hf_sqlite *s, int fd);
 
 /* ---- database.c ---- */
 
