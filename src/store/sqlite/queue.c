@@ -25,7 +25,11 @@ int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err)
 {
     char path[HF_URL_MAX + 8];
     snprintf(path, sizeof path, "%s-queue", s->path);
-    s->queue_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    s->queue_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (s->queue_fd < 0 && errno == ENOENT) {
+        s->queue_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        hf_sqlite_share(s, s->queue_fd);
+    }
     if (s->queue_fd >= 0)
         return 0;
     return hf_fail_errno(err, HF_UNAVAILABLE, errno,
