@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <sched.h>
 #include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,15 +248,25 @@ void hf_file_dir_close(struct hf_file_dir *dir)
 
 /* ---- locking and checking ------------------------------------------------------------------- */
 
+/* Whoever has it works for microseconds: yield, then nap briefly, and long only when it is stuck. */
+static void pause_before_try(int tries)
+{
+    enum { YIELDS = 20, SHORT_NAPS = 500, SHORT_NAP_US = 20, LONG_NAP_US = 2000 };
+    if (tries < YIELDS)
+        sched_yield();
+    else
+        nanosleep(
+            &(struct timespec){
+                .tv_nsec = 1000L * (tries < YIELDS + SHORT_NAPS ? SHORT_NAP_US : LONG_NAP_US)},
+            NULL);
+}
+
 int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct hf_error *err)
 {
-    enum { SPINS = 20, SHORTEST_NAP_US = 20, LONGEST_NAP_US = 2000 };
-    int64_t give_up_ms = 0, nap_us = SHORTEST_NAP_US;
+    int64_t give_up_ms = 0;
     for (int tries = 0; flock(fd, how | LOCK_NB) < 0; tries++) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't lock %s", what);
-        if (tries < SPINS)
-            continue; /* whoever has it works for microseconds */
         if (!give_up_ms)
             give_up_ms = hf_clock_boot_ms() + patience_ms;
         if (hf_clock_boot_ms() >= give_up_ms)
@@ -263,8 +274,7 @@ int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct 
                            "%s has been locked for %lld s; is the process that has it stopped? "
                            "(see: lslocks)",
                            what, (long long)patience_ms / 1000);
-        nanosleep(&(struct timespec){.tv_nsec = nap_us * 1000}, NULL);
-        nap_us = nap_us * 2 < LONGEST_NAP_US ? nap_us * 2 : LONGEST_NAP_US;
+        pause_before_try(tries);
     }
     return 0;
 }
