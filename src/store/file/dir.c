@@ -286,21 +286,27 @@ uint32_t hf_file_links(int fd)
     return statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) < 0 ? 0 : st.stx_nlink;
 }
 
+static const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
+
+static inline void mix(uint64_t lanes[4], const uint64_t words[4])
+{
+    for (int i = 0; i < 4; i++) {
+        lanes[i] = (lanes[i] ^ words[i]) * prime;
+        lanes[i] ^= lanes[i] >> 29;
+    }
+}
+
 uint64_t hf_file_checksum(const void *bytes, size_t n, uint64_t seed)
 {
-    const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
     uint64_t lanes[4] = {seed, n, prime, ~seed}, words[4];
-    for (const char *p = bytes; n; p += sizeof words) {
-        size_t part = n < sizeof words ? n : sizeof words;
-        if (part < sizeof words)
-            memset(words, 0, sizeof words);
-        memcpy(words, p, part);
-        for (int i = 0; i < 4; i++) {
-            lanes[i] = (lanes[i] ^ words[i]) * prime;
-            lanes[i] ^= lanes[i] >> 29;
-        }
-        n -= part;
+    const char *p = bytes, *end = p + n;
+    for (; end - p >= (ptrdiff_t)sizeof words; p += sizeof words) {
+        memcpy(words, p, sizeof words);
+        mix(lanes, words);
     }
+    memset(words, 0, sizeof words);
+    memcpy(words, p, (size_t)(end - p));
+    mix(lanes, words);
     uint64_t sum = 0;
     for (int i = 0; i < 4; i++)
         sum = (sum ^ lanes[i]) * prime;
