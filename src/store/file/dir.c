@@ -251,7 +251,7 @@ void hf_file_dir_close(struct hf_file_dir *dir)
 /* Whoever has it works for microseconds: yield, then nap briefly, and long only when it is stuck. */
 static void pause_before_try(int tries)
 {
-    enum { YIELDS = 20, SHORT_NAPS = 500, SHORT_NAP_US = 20, LONG_NAP_US = 2000 };
+    enum { YIELDS = 100, SHORT_NAPS = 500, SHORT_NAP_US = 20, LONG_NAP_US = 2000 };
     if (tries < YIELDS)
         sched_yield();
     else
