@@ -89,7 +89,7 @@ static void measure_names(const struct bench_env *env, const char *what, const c
     struct samples ns[SIZES] = {0}, bare_ns[SIZES] = {0};
     for (int i = 0; i < SIZES; i++) {
         char label[48];
-        snprintf(label, sizeof label, "names-%d", counts[i]);
+        snprintf(label, sizeof label, "names-%.4s-%d", scheme, counts[i]);
         char *url = bench_path(env, scheme, label);
         fill(url, counts[i]);
         our[i] = (struct opened){&ours, ours.open(url), NULL};
@@ -197,7 +197,7 @@ static void measure_waiters(const struct bench_env *env, const char *what, const
     struct samples ns[SIZES] = {0};
     for (int i = 0; i < SIZES; i++) {
         char label[32];
-        snprintf(label, sizeof label, "waiters-%d", counts[i]);
+        snprintf(label, sizeof label, "waiters-%.4s-%d", scheme, counts[i]);
         queues[i] = make_queue(bench_path(env, scheme, label), counts[i]);
     }
     for (int round = 0; round < bench_amount(env, 100); round++)

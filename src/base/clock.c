@@ -62,6 +62,22 @@ void hf_clock_arm(int timer_fd, int64_t boot_ms)
     timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
+/*
+ * Armed by what is left, not by the moment: that is the same in every time namespace, and under a
+ * library that fakes the wall clock and moves absolute timers of every clock with it. Who was
+ * stopped in between starts again.
+ */
+void hf_clock_arm(int timer_fd, int64_t at_ms)
+{
+    int64_t now_ms;
+    do {
+        now_ms = hf_clock_boot_ms();
+        int64_t left_ms = at_ms > now_ms ? at_ms - now_ms : 0;
+        struct itimerspec when = {.it_value = {left_ms / 1000, left_ms % 1000 * 1000000 + 1}};
+        timerfd_settime(timer_fd, 0, &when, NULL);
+    } while (hf_clock_boot_ms() > now_ms + 1);
+}
+
 int64_t hf_clock_wall_ms(void) { return read_clock_ms(CLOCK_REALTIME); }
 
 const char *hf_boot_id(void)

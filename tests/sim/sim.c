@@ -81,8 +81,7 @@ static struct { /* that the faults really happened */
     int64_t grants, crashes, pauses, lost, delayed, duplicated, forced, takeovers, refused_effects;
 } happened;
 
-/* ---- chance and failing -----------------------------------------------------------------------
- */
+/* ---- chance and failing --------------------------------------------------------------------- */
 
 static int64_t chance(int64_t n)
 {
@@ -98,8 +97,7 @@ static void require(bool holds, const char *invariant)
         s.broken = invariant;
 }
 
-/* ---- the store --------------------------------------------------------------------------------
- */
+/* ---- the store ------------------------------------------------------------------------------ */
 
 static bool is_live(const struct hf_grant *g)
 {
@@ -154,8 +152,7 @@ static void apply(const struct hf_request *asked, struct hf_answer *answer)
         rec->last_fence = s.m->last_fence = 0;
 }
 
-/* ---- the network ------------------------------------------------------------------------------
- */
+/* ---- the network ---------------------------------------------------------------------------- */
 
 static void send_later(const struct hf_request *req)
 {
@@ -213,8 +210,7 @@ static bool ask(const struct hf_request *req, struct hf_answer *answer)
     return true;
 }
 
-/* ---- clients ----------------------------------------------------------------------------------
- */
+/* ---- clients -------------------------------------------------------------------------------- */
 
 static void new_token(struct client *c)
 {
@@ -373,8 +369,7 @@ static void force_somebody(void)
     }
 }
 
-/* ---- schedules --------------------------------------------------------------------------------
- */
+/* ---- schedules ------------------------------------------------------------------------------ */
 
 static void pass_time(void)
 {

@@ -7,7 +7,7 @@
 
 enum { PAGE = 64 };
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- list ----------------------------------------------------------------------------------- */
 
 struct list_page {
     enum hf_list_filter filter;
@@ -20,8 +20,8 @@ struct list_page {
 
 static bool passes(enum hf_list_filter filter, enum hf_lock_state state)
 {
-    return filter == HF_LIST_ALL ||
-           state == (filter == HF_LIST_HELD ? HF_STATE_HELD : HF_STATE_STALE);
+    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state != HF_STATE_FREE) ||
+           (filter == HF_LIST_STALE && state == HF_STATE_STALE);
 }
 
 static void bind_range(sqlite3_stmt *stmt, const struct list_page *page)
@@ -112,7 +112,7 @@ int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_er
     return r < 0 ? r : 0;
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static void take_event(sqlite3_stmt *stmt, struct hf_event *ret)
 {
@@ -206,7 +206,7 @@ static int events_of_all(struct hf_sqlite *s, const struct hf_event_query *query
     return r;
 }
 
-/* ---- the story of one name ------------------------------------------------------------------- */
+/* ---- the story of one name ------------------------------------------------------------------ */
 
 struct chain {
     int64_t *seqs; /* newest first */
