@@ -13,9 +13,6 @@ int64_t hf_clock_boot_ms(void);
 /* What this process's time namespace adds to the machine's boot clock. */
 int64_t hf_clock_boot_offset_ms(void);
 
-/* Arm a timerfd of CLOCK_BOOTTIME for a moment of the machine's boot clock; one that is past: now. */
-void hf_clock_arm(int timer_fd, int64_t at_ms);
-
 /* Let a CLOCK_BOOTTIME timerfd fire at this boot time of the machine; in the past: at once. */
 void hf_clock_arm(int timer_fd, int64_t boot_ms);
 
