@@ -34,8 +34,7 @@ static void bind_to_us(struct hf_acquire_options *options)
     options->n_bound = 1;
 }
 
-/* ---- count ------------------------------------------------------------------------------------
- */
+/* ---- count ---------------------------------------------------------------------------------- */
 
 /* Read and write apart, and somebody else in between if the lock lets them. */
 static long raise_counter(const char *path)
@@ -74,8 +73,7 @@ static int count(const char *name, const char *counter, const char *log, long n)
     return 0;
 }
 
-/* ---- talk -------------------------------------------------------------------------------------
- */
+/* ---- talk ----------------------------------------------------------------------------------- */
 
 static void say(int r)
 {

@@ -422,12 +422,6 @@ static int collect(struct hf_file_store *fs, int at, const char *prefix, struct 
 
 static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 
-static bool filter_wants(enum hf_list_filter filter, enum hf_lock_state state)
-{
-    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state == HF_STATE_HELD) ||
-           (filter == HF_LIST_STALE && state == HF_STATE_STALE);
-}
-
 static int show_names(struct hf_file_store *fs, const struct names *names,
                       enum hf_list_filter filter, hf_status_fn fn, void *arg, struct hf_error *err)
 {
@@ -444,7 +438,7 @@ static int show_names(struct hf_file_store *fs, const struct names *names,
             break;
         struct hf_world world = hf_record_world_now(&rw);
         hf_record_status(rec, &world, &status);
-        if (filter_wants(filter, status.state) && fn(arg, &status) != 0)
+        if (hf_record_is_listed(filter, status.state) && fn(arg, &status) != 0)
             break;
     }
     free(rec);

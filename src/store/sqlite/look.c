@@ -18,12 +18,6 @@ struct list_page {
     bool more;
 };
 
-static bool passes(enum hf_list_filter filter, enum hf_lock_state state)
-{
-    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state != HF_STATE_FREE) ||
-           (filter == HF_LIST_STALE && state == HF_STATE_STALE);
-}
-
 static void bind_range(sqlite3_stmt *stmt, const struct list_page *page)
 {
     sqlite3_bind_text(stmt, 1, page->from, -1, SQLITE_STATIC);
@@ -54,7 +48,7 @@ static int read_page(struct hf_sqlite *s, struct list_page *page, struct hf_erro
         hf_sqlite_take_text(&name, rec.name, sizeof rec.name);
         hf_sqlite_take_record(s, stmt, &rec);
         hf_record_status(&rec, &world, status);
-        page->n_found += passes(page->filter, status->state);
+        page->n_found += hf_record_is_listed(page->filter, status->state);
         memcpy(last, rec.name, sizeof last);
     }
     page->more = n == PAGE;
