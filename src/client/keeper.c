@@ -45,13 +45,6 @@ struct hf_keeping {
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
-static void set_timer(int fd, int64_t boot_ms)
-{
-    int64_t at_ms = boot_ms + hf_clock_boot_offset_ms();
-    struct itimerspec when = {.it_value = {at_ms / 1000, at_ms % 1000 * 1000000 + 1}};
-    timerfd_settime(fd, TFD_TIMER_ABSTIME, &when, NULL);
-}
-
 static void signal_fd(int fd)
 {
     uint64_t one = 1;
@@ -73,7 +66,7 @@ static void confirm(struct hf_keeper *k, const struct hf_lease *lease, int64_t s
     k->lease = *lease;
     k->lease.deadline_ms = hf_deadline_ms(sent_ms, lease->ttl_ms);
     k->renew_ms = sent_ms + lease->ttl_ms / 3;
-    set_timer(k->timer_fd, k->lease.deadline_ms);
+    hf_clock_arm(k->timer_fd, k->lease.deadline_ms);
 }
 
 /* Not answered: try again soon, until the deadline says that it is lost. */
@@ -157,7 +150,7 @@ static void sleep_until(struct hf_keeping *all, int64_t next_ms)
     struct pollfd fds[] = {{.fd = all->kick_fd, .events = POLLIN},
                            {.fd = all->timer_fd, .events = POLLIN}};
     if (next_ms != INT64_MAX)
-        set_timer(all->timer_fd, next_ms);
+        hf_clock_arm(all->timer_fd, next_ms);
     poll(fds, 2, -1);
     uint64_t count;
     bool woken = read(all->kick_fd, &count, sizeof count) > 0;
@@ -265,7 +258,7 @@ static int open_keeper(struct hf_keeper *k, struct hf_error *err)
         epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->timer_fd, &event) < 0 ||
         epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->lost_fd, &event) < 0)
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't keep %s", k->lease.name);
-    set_timer(k->timer_fd, k->lease.deadline_ms);
+    hf_clock_arm(k->timer_fd, k->lease.deadline_ms);
     return 0;
 }
 

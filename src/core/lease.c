@@ -373,6 +373,17 @@ static void turn_away(struct hf_record *rec, const struct hf_ask *ask, const str
         drop_waiter(rec, &ask->id, fx);
 }
 
+/* Whoever stands just ahead is whom the waiter looks after: it must not be one of the gone. */
+static void drop_gone_ahead(struct hf_record *rec, const struct hf_world *world,
+                            struct hf_answer *answer, struct hf_effects *fx)
+{
+    while (answer->ahead && waiter_is_gone(&rec->head[answer->ahead - 1], world)) {
+        struct hf_lock_id id = rec->head[--answer->ahead].id;
+        drop_waiter(rec, &id, fx);
+    }
+    answer->holder.waiters = rec->n_waiters;
+}
+
 static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                     struct hf_answer *answer, struct hf_effects *fx)
 {
@@ -388,7 +399,7 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
         copy_text(w->owner, sizeof w->owner, req->owner);
         copy_text(w->note, sizeof w->note, req->note);
         rec->has_self = true;
-        answer->holder.waiters = ++rec->n_waiters;
+        rec->n_waiters++;
     }
     w->seen_ms = world->now_ms;
     w->until_ms = req->wait_ms < 0 ? INT64_MAX : add_saturated(world->now_ms, req->wait_ms);
@@ -396,6 +407,7 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
     for (uint32_t i = 0; i < rec->n_head && !hf_lock_id_equal(&rec->head[i].id, &ask->id); i++)
         answer->ahead += w->ticket == 0 ? rec->head[i].priority >= w->priority
                                         : hf_waiter_before(&rec->head[i], w);
+    drop_gone_ahead(rec, world, answer, fx);
 }
 
 /* Has the run that is to happen once already succeeded? */
