@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,8 +44,7 @@ bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret)
     return true;
 }
 
-/* ---- this process -----------------------------------------------------------------------------
- */
+/* ---- this process --------------------------------------------------------------------------- */
 
 /*
  * What never changes for this process is read once: a look into /proc costs as much as a
@@ -93,8 +93,7 @@ static bool identify(int32_t pid, struct hf_process *ret)
     return true;
 }
 
-/* ---- any process ------------------------------------------------------------------------------
- */
+/* ---- any process ---------------------------------------------------------------------------- */
 
 int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
                           struct hf_error *err)
@@ -113,6 +112,17 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
     return 0;
 }
 
+/* Every thread of it, whether or not somebody has reaped it. */
+static bool has_ended(int32_t pid)
+{
+    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    if (watched.fd < 0)
+        return errno == ESRCH;
+    bool ended = poll(&watched, 1, 0) == 1;
+    close(watched.fd);
+    return ended;
+}
+
 enum hf_alive hf_process_alive(const struct hf_process *p)
 {
     if (kill(p->pid, 0) < 0 && errno == ESRCH)
@@ -123,7 +133,10 @@ enum hf_alive hf_process_alive(const struct hf_process *p)
     /* Rounding by the namespace's offset may move the start by a tick. */
     if (llabs(stat.start_ticks - p->start_ticks) > 1)
         return HF_DEAD; /* another process has its pid now */
-    return stat.state == 'Z' || stat.state == 'X' ? HF_DEAD : HF_ALIVE;
+    /* A main thread that has ended looks like a zombie while the others of its process go on. */
+    if (stat.state == 'Z' || stat.state == 'X')
+        return has_ended(p->pid) ? HF_DEAD : HF_ALIVE;
+    return HF_ALIVE;
 }
 
 enum hf_alive hf_processes_alive(const struct hf_processes *all)

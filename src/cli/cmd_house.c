@@ -7,7 +7,7 @@
 #include "text.h"
 #include "wire.h"
 
-/* ---- sweep ----------------------------------------------------------------------------------- */
+/* ---- sweep ---------------------------------------------------------------------------------- */
 
 /* Say loudly what was freed, or plainly what would be. */
 static int say_swept(void *arg, const struct hf_status *status)
@@ -53,7 +53,7 @@ int cmd_sweep(struct cli *cli, int argc, char **argv)
     return code;
 }
 
-/* ---- metrics --------------------------------------------------------------------------------- */
+/* ---- metrics -------------------------------------------------------------------------------- */
 
 /* One sample: consecutive rows of one metric share its HELP and TYPE. */
 static const struct {
@@ -132,7 +132,7 @@ int cmd_metrics(struct cli *cli, int argc, char **argv)
     return 0;
 }
 
-/* ---- init ------------------------------------------------------------------------------------ */
+/* ---- init ----------------------------------------------------------------------------------- */
 
 static int print_schema(const struct cli *cli, const struct hf *hf)
 {

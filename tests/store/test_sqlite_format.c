@@ -456,7 +456,7 @@ static void log_stays_short_with_short_lived_processes(void **state)
         struct hf *hf = open_ok(p);
         take(hf, "job", NULL); /* one commit, then gone */
         hf_close(hf);
-        sql(p, "UPDATE lock SET lock_id = NULL");
+        sql(p, "UPDATE lock SET held = 0");
         int64_t size = size_of(p, "-wal");
         longest = size > longest ? size : longest;
     }
@@ -573,7 +573,7 @@ static void run_without_its_lease_does_not_block_the_key(void **state)
     struct hf *hf = open_ok(p);
     struct hf_acquire_options opts = once("k");
     take(hf, "report", &opts);
-    sql(p, "UPDATE lock SET lock_id = NULL, execution_id = NULL");
+    sql(p, "UPDATE lock SET held = 0");
     struct hf_lease lease = take(hf, "report", &opts);
     assert_int_equal(executions(p, "ABORTED"), 1);
     assert_int_equal(executions(p, "RUNNING"), 1);

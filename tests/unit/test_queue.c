@@ -1,8 +1,7 @@
 /* The pure step: who waits, in which order, and who announces what was taken over. */
 #include "scene.h"
 
-/* ---- rule 10: takeovers are announced ---------------------------------------------------------
- */
+/* ---- rule 10: takeovers are announced ------------------------------------------------------- */
 
 static void rule_10_a_takeover_is_an_event_a_count_and_an_answer(void **state)
 {
@@ -64,8 +63,7 @@ static void rule_10_who_withdraws_from_a_takeover_passes_it_on(void **state)
     assert_int_equal(record()->counts.taken_died, 1);
 }
 
-/* ---- rule 12: the queue -----------------------------------------------------------------------
- */
+/* ---- rule 12: the queue --------------------------------------------------------------------- */
 
 static void rule_12_first_come_first_served_within_a_priority(void **state)
 {

@@ -81,7 +81,7 @@ bool hf_file_decode(const char *file, char ret_name[HF_NAME_MAX + 1])
 
 static bool is_trusted(const struct hf_file_dir *dir, uid_t uid)
 {
-    return uid == geteuid() || uid == 0 || geteuid() == 0 || uid == dir->owner || dir->shared;
+    return uid == dir->owner || uid == 0 || dir->shared || uid == geteuid() || geteuid() == 0;
 }
 
 int hf_file_check_own(const struct hf_file_dir *dir, const char *file, const struct stat *st,
@@ -269,17 +269,30 @@ int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct 
     return 0;
 }
 
+/* (Asking for no times: a time that nobody has seen need not be written at the next change.) */
+uint32_t hf_file_links(int fd)
+{
+    struct statx st;
+    return statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) < 0 ? 0 : st.stx_nlink;
+}
+
 uint64_t hf_file_checksum(const void *bytes, size_t n, uint64_t seed)
 {
     const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t sum = seed ^ (n * prime), word;
-    for (const char *p = bytes; n; p += sizeof word) {
-        size_t part = n < sizeof word ? n : sizeof word;
-        word = 0;
-        memcpy(&word, p, part);
-        sum = (sum ^ word) * prime;
-        sum ^= sum >> 29;
+    uint64_t lanes[4] = {seed, n, prime, ~seed}, words[4];
+    for (const char *p = bytes; n; p += sizeof words) {
+        size_t part = n < sizeof words ? n : sizeof words;
+        if (part < sizeof words)
+            memset(words, 0, sizeof words);
+        memcpy(words, p, part);
+        for (int i = 0; i < 4; i++) {
+            lanes[i] = (lanes[i] ^ words[i]) * prime;
+            lanes[i] ^= lanes[i] >> 29;
+        }
         n -= part;
     }
-    return sum;
+    uint64_t sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum = (sum ^ lanes[i]) * prime;
+    return sum ^ sum >> 29;
 }

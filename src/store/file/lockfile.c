@@ -179,7 +179,8 @@ static struct hf_file_ident ident_of(const struct stat *st)
 
 static bool same_ident(const struct hf_file_ident *a, const struct hf_file_ident *b)
 {
-    return a->inode == b->inode && a->size == b->size && a->mtime_ns == b->mtime_ns;
+    return a->inode == b->inode && a->size == b->size &&
+           (a->mtime_ns == b->mtime_ns || !a->mtime_ns || !b->mtime_ns);
 }
 
 static bool has_ended(const struct hf_file_guard_head *head, const struct hf_lock_id *id)
@@ -226,6 +227,20 @@ static int read_lock(struct hf_file_store *fs, const struct hf_file_guard *guard
     return 0;
 }
 
+/* The lock file's type, owner, inode and size: all but times, which cost more (hf_file_links). */
+static int stat_lock(struct hf_file_store *fs, const char *file, struct stat *ret)
+{
+    struct statx st;
+    if (statx(fs->dir.top, file, AT_SYMLINK_NOFOLLOW,
+              STATX_TYPE | STATX_UID | STATX_INO | STATX_SIZE, &st) < 0)
+        return -1;
+    *ret = (struct stat){.st_mode = st.stx_mode,
+                         .st_uid = st.stx_uid,
+                         .st_ino = st.stx_ino,
+                         .st_size = (off_t)st.stx_size};
+    return 0;
+}
+
 int hf_file_look(struct hf_file_store *fs, const struct hf_file_guard *guard,
                  struct hf_file_view *ret, struct hf_error *err)
 {
@@ -233,7 +248,7 @@ int hf_file_look(struct hf_file_store *fs, const struct hf_file_guard *guard,
     ret->kind = HF_FILE_NO_LOCK;
     ret->leftover = false;
     ret->lock_id[0] = ret->process_id[0] = '\0';
-    if (fstatat(fs->dir.top, guard->file, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    if (stat_lock(fs, guard->file, &st) < 0)
         return errno == ENOENT ? 0
                                : hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't look at %s in %s",
                                                guard->file, fs->dir.path);
@@ -274,7 +289,6 @@ static int open_page(struct hf_file_store *fs, struct hf_file_guard *guard, int 
     }
     guard->page_fds[page] = fd;
     guard->page_inodes[page] = (uint64_t)st.st_ino;
-    guard->page_sizes[page] = st.st_size < PAGE_MAX ? st.st_size : PAGE_MAX;
     return 0;
 }
 
@@ -291,11 +305,12 @@ static int choose_page(struct hf_file_store *fs, struct hf_file_guard *guard,
     return r < 0 ? r : 1;
 }
 
-/* Padded, so that its size seldom changes: that would cost more than the bytes. */
+/* Fill the page and answer its size. It is padded, since a change of size costs more than bytes. */
 static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int page,
                       struct hf_error *err)
 {
     char text[PAGE_MAX];
+    struct statx st;
     struct lock_json said;
     struct hf_buf json = HF_BUF(PAGE_MAX - 1);
     say(guard, fs->stale_ms, &said);
@@ -305,8 +320,9 @@ static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int
         return hf_fail(err, HF_TOO_LARGE, "the lock file of %s would be too large", said.name);
     }
     size_t size = (json.len + PAGE_STEP) / PAGE_STEP * PAGE_STEP;
-    if (size < (size_t)guard->page_sizes[page])
-        size = (size_t)guard->page_sizes[page];
+    if (statx(guard->page_fds[page], "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 &&
+        st.stx_size > size && st.stx_size <= PAGE_MAX)
+        size = st.stx_size;
     memset(text, ' ', size);
     memcpy(text, json.data, json.len);
     text[size - 1] = '\n';
@@ -315,8 +331,7 @@ static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int
     if (n < 0 || (size_t)n != size)
         return hf_fail_errno(err, HF_UNAVAILABLE, n < 0 ? errno : ENOSPC,
                              "can't write the lock file of %s", said.name);
-    guard->page_sizes[page] = (int64_t)size;
-    return 0;
+    return (int)size;
 }
 
 static int raced(const struct hf_file_guard *guard, struct hf_error *err)
@@ -395,11 +410,11 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
                  const struct hf_file_view *view, bool doubtful, struct hf_error *err)
 {
     const struct hf_file_dir *d = &fs->dir;
-    struct stat st;
     int page = choose_page(fs, guard, view, err);
-    int r = page < 0 ? page : write_page(fs, guard, page, err);
-    if (r < 0)
-        return r;
+    int size = page < 0 ? page : write_page(fs, guard, page, err);
+    if (size < 0)
+        return size;
+    int r = 0;
     if (view->kind != HF_FILE_NO_LOCK)
         r = replace(fs, guard, page, view, doubtful, err);
     else if (linkat(d->pages[page], guard->file, d->top, guard->file, 0) < 0)
@@ -408,15 +423,13 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
         forget_pages(guard);
         return r;
     }
-    if (fstatat(d->top, guard->file, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-        (uint64_t)st.st_ino != guard->page_inodes[page]) {
-        struct stat own;
-        if (fstat(guard->page_fds[page], &own) == 0 && own.st_nlink == 0)
-            unlinkat(d->top, guard->file, 0); /* we have linked a page that others made */
+    if (hf_file_links(guard->page_fds[page]) < 2) {
+        /* Our page was removed, and we have linked one that others made since. */
+        unlinkat(d->top, guard->file, 0);
         forget_pages(guard);
         return raced(guard, err);
     }
-    guard->head.shown = ident_of(&st);
+    guard->head.shown = (struct hf_file_ident){.inode = guard->page_inodes[page], .size = size};
     guard->head.shown_expires_ms = hf_file_shown_expiry(&guard->head.grant);
     return 0;
 }

@@ -11,7 +11,7 @@
 #include "local.h"
 #include "sqlite_store.h"
 
-/* ---- the path -------------------------------------------------------------------------------- */
+/* ---- the path ------------------------------------------------------------------------------- */
 
 static int refuse(const char *path, int saved, struct hf_error *err)
 {
@@ -91,7 +91,7 @@ static int make_file(struct hf_sqlite *s, struct hf_error *err)
     return 0;
 }
 
-/* ---- the connection -------------------------------------------------------------------------- */
+/* ---- the connection ------------------------------------------------------------------------- */
 
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err)
 {

@@ -18,7 +18,7 @@ enum {
     LEAVE_FRAMES = 128
 };
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 /* What to say of a primary result code; %s is the path. */
 static const struct {
@@ -81,7 +81,7 @@ int hf_sqlite_fail(struct hf_sqlite *s, int rc, struct hf_error *err)
                    rc);
 }
 
-/* ---- statements ------------------------------------------------------------------------------ */
+/* ---- statements ----------------------------------------------------------------------------- */
 
 sqlite3_stmt *hf_sqlite_stmt(struct hf_sqlite *s, enum hf_sqlite_stmt which, struct hf_error *err)
 {
@@ -129,7 +129,7 @@ int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err)
     return rc == SQLITE_OK ? 0 : hf_sqlite_fail(s, sqlite3_extended_errcode(s->db), err);
 }
 
-/* ---- transactions ---------------------------------------------------------------------------- */
+/* ---- transactions --------------------------------------------------------------------------- */
 
 /* SQLite's busy handler: only a program that does not queue up with us can bring us here. */
 static int wait_for_foreign(void *arg, int n_calls)
@@ -239,7 +239,7 @@ int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
     return 0;
 }
 
-/* ---- settings -------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------- */
 
 int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err)
 {
@@ -250,8 +250,8 @@ int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err)
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     int persist = 1;
     sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
-    s->full_sync = true; /* SQLite's default */
-    return set_sync(s, false, err);
+    /* The inner pages of a million names stay in memory. */
+    return hf_sqlite_exec(s, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000", err);
 }
 
 void hf_sqlite_tidy(struct hf_sqlite *s)

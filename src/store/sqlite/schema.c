@@ -37,16 +37,17 @@ static const char format_1[] =
 "  counted_seq INTEGER NOT NULL, event_count INTEGER NOT NULL);\n"
 "INSERT INTO meta VALUES (1, 0, '', 0, 0, 0, 0);\n"
 "\n"
-"-- One row per name ever locked; held while lock_id (a hash of the token) is not NULL. *_at are ms\n"
-"-- since 1970, *_ms are ms of this boot's CLOCK_BOOTTIME. The fence outlives the lease.\n"
-"CREATE TABLE lock (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, lock_id BLOB,\n"
-"  fence INTEGER, offered INTEGER, owner TEXT, note TEXT, acquired_at INTEGER,\n"
-"  acquired_ms INTEGER, expires_ms INTEGER, ttl_ms INTEGER, told_ms INTEGER, boot INTEGER,\n"
-"  pid INTEGER, pid_start INTEGER, pid2 INTEGER, pid2_start INTEGER, pid_ns INTEGER,\n"
-"  execution_id TEXT, took_over TEXT, ended BLOB, denied_ms INTEGER, denied_events INTEGER,\n"
-"  waiters INTEGER, tickets INTEGER, last_event INTEGER, granted INTEGER, held INTEGER,\n"
-"  released INTEGER, release_lost INTEGER, taken_expired INTEGER, taken_died INTEGER,\n"
-"  taken_rebooted INTEGER, forced INTEGER, lost INTEGER);\n"
+"-- One row per name ever locked. What is known of the holder stays when it leaves: it is the last\n"
+"-- one's then. lock_id is a hash of the token. *_at are ms since 1970, *_ms are ms of this boot's\n"
+"-- CLOCK_BOOTTIME.\n"
+"CREATE TABLE lock (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, held INTEGER,\n"
+"  fence INTEGER, ended BLOB, denied_ms INTEGER, denied_events INTEGER, waiters INTEGER, tickets INTEGER,\n"
+"  last_event INTEGER, granted INTEGER, denied INTEGER, released INTEGER, release_lost INTEGER,\n"
+"  taken_expired INTEGER, taken_died INTEGER, taken_rebooted INTEGER, forced INTEGER,\n"
+"  lost INTEGER, lock_id BLOB, offered INTEGER, owner TEXT, note TEXT,\n"
+"  acquired_at INTEGER, acquired_ms INTEGER, expires_ms INTEGER, ttl_ms INTEGER,\n"
+"  told_ms INTEGER, boot INTEGER, pid INTEGER, pid_start INTEGER, pid2 INTEGER,\n"
+"  pid2_start INTEGER, pid_ns INTEGER, execution_id TEXT, took_over TEXT);\n"
 "\n"
 "-- Who waits, first in line first: rank is -priority.\n"
 "CREATE TABLE waiter (lock INTEGER NOT NULL, rank INTEGER NOT NULL, ticket INTEGER NOT NULL,\n"
@@ -78,7 +79,7 @@ enum { FORMAT = sizeof steps / sizeof *steps };
 
 const char *hf_sqlite_schema(void) { return format_1; }
 
-/* ---- the format ------------------------------------------------------------------------------ */
+/* ---- the format ----------------------------------------------------------------------------- */
 
 static int read_number(struct hf_sqlite *s, const char *sql, int64_t *ret, struct hf_error *err)
 {
@@ -163,7 +164,7 @@ static int migrate(struct hf_sqlite *s, struct hf_error *err)
     return r < 0 ? r : change_durably(s, run_steps, err);
 }
 
-/* ---- boots and fences ------------------------------------------------------------------------ */
+/* ---- boots and fences ----------------------------------------------------------------------- */
 
 /* Read the one row of meta; *ret_same: it is of this boot. */
 static int read_meta(struct hf_sqlite *s, bool *ret_same, struct hf_error *err)
