@@ -125,7 +125,7 @@ static void settle_one(struct hf_keeper *k, int r, const struct hf_request *requ
 
 static void renew_batch(struct hf_keeping *all, struct hf *hf, struct batch *b)
 {
-    struct hf_error err;
+    struct hf_error err = {0};
     int64_t sent_ms = hf_clock_boot_ms();
     pthread_mutex_unlock(&all->lock);
     int r = hf_apply(hf, b->requests, b->n, b->answers, &err);
@@ -153,9 +153,9 @@ static void sleep_until(struct hf_keeping *all, int64_t next_ms)
         hf_clock_arm(all->timer_fd, next_ms);
     poll(fds, 2, -1);
     uint64_t count;
-    ssize_t ignored = read(all->kick_fd, &count, sizeof count);
-    ignored = read(all->timer_fd, &count, sizeof count);
-    (void)ignored;
+    bool woken = read(all->kick_fd, &count, sizeof count) > 0;
+    bool due = read(all->timer_fd, &count, sizeof count) > 0;
+    (void)woken, (void)due; /* either way the list is looked at again */
 }
 
 static void *keep_renewing(void *arg)
@@ -221,6 +221,15 @@ static int start_keeping(struct hf *hf, struct hf_error *err)
     return hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start the thread that renews");
 }
 
+static void free_keeper(struct hf_keeper *k)
+{
+    int fds[] = {k->epoll_fd, k->timer_fd, k->lost_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(k);
+}
+
 void hf_keeping_close(struct hf *hf)
 {
     struct hf_keeping *all = hf->keeping;
@@ -231,19 +240,12 @@ void hf_keeping_close(struct hf *hf)
     pthread_mutex_unlock(&all->lock);
     signal_fd(all->kick_fd);
     pthread_join(all->thread, NULL);
-    while (all->keepers)
-        hf_keeper_stop(all->keepers);
+    for (struct hf_keeper *k = all->keepers, *next; k; k = next) {
+        next = k->next;
+        free_keeper(k);
+    }
     free_keeping(all);
     hf->keeping = NULL;
-}
-
-static void free_keeper(struct hf_keeper *k)
-{
-    int fds[] = {k->epoll_fd, k->timer_fd, k->lost_fd};
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-    free(k);
 }
 
 static int open_keeper(struct hf_keeper *k, struct hf_error *err)

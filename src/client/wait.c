@@ -334,7 +334,7 @@ static int sleep_until_woken(struct hf_wait *w, int cancel_fd, struct hf_error *
 int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                struct hf_lease *ret, struct hf_error *err)
 {
-    struct hf_wait *w;
+    struct hf_wait *w = NULL;
     int r = hf_wait_start(hf, name, opts, &w, err);
     if (r < 0)
         return r;

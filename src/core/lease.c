@@ -499,12 +499,15 @@ static void step_extend(struct hf_record *rec, const struct hf_ask *ask,
 static void release_own(struct hf_record *rec, const struct hf_ask *ask,
                         const struct hf_world *world, struct hf_effects *fx, const char *reason)
 {
+    enum hf_outcome outcome = ask->req->outcome;
     struct hf_event *e =
-        tell(fx, world, rec, ask->req->outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
-             rec->grant.owner, reason);
+        tell(fx, world, rec, outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
+             rec->grant.owner, outcome == HF_OUTCOME_SUCCESS ? "succeeded" : reason);
+    if (outcome == HF_OUTCOME_FAILED && !*reason)
+        snprintf(e->reason, sizeof e->reason, "failed with exit code %d", ask->req->exit_code);
     snprintf(e->detail, sizeof e->detail, "held for %lld ms",
              (long long)(world->now_ms - rec->grant.acquired_ms));
-    end_grant(rec, fx, HF_END_RELEASED, ask->req->outcome, ask->req->exit_code, reason);
+    end_grant(rec, fx, HF_END_RELEASED, outcome, ask->req->exit_code, reason);
     rec->counts.released++;
     offer_to_head(rec, ask, world, fx);
 }
