@@ -85,25 +85,31 @@ static int parse_params(const char *query, struct hf_url *url, struct hf_error *
     return 0;
 }
 
-/* scheme://user:PASSWORD@host becomes scheme://user:***@host. */
+/* The value of every parameter whose name ends in "password" becomes ***. */
+static void redact_params(char *shown, size_t size)
+{
+    static const char key[] = "password=";
+    char rest[HF_URL_MAX];
+    for (char *at = shown; (at = strstr(at, key));) {
+        at += strlen(key);
+        snprintf(rest, sizeof rest, "%s", at + strcspn(at, "& "));
+        snprintf(at, size - (size_t)(at - shown), "***%s", rest);
+    }
+}
+
+/* scheme://user:PASSWORD@host becomes scheme://user:***@host; rather too much than too little. */
 static void redact(const char *whole, char *shown, size_t size)
 {
     const char *authority = strstr(whole, "://");
     const char *start = authority ? authority + 3 : NULL;
-    const char *end = start ? start + strcspn(start, "/?") : NULL;
+    const char *end = start ? start + strcspn(start, "?") : NULL;
     const char *at = start ? memrchr(start, '@', (size_t)(end - start)) : NULL;
     const char *colon = at ? memchr(start, ':', (size_t)(at - start)) : NULL;
     if (colon)
         snprintf(shown, size, "%.*s***%s", (int)(colon + 1 - whole), whole, at);
     else
         snprintf(shown, size, "%s", whole);
-    char *password = strstr(shown, "password=");
-    if (password) {
-        char rest[HF_URL_MAX];
-        char *value = password + strlen("password=");
-        snprintf(rest, sizeof rest, "%s", value + strcspn(value, "& "));
-        snprintf(value, size - (size_t)(value - shown), "***%s", rest);
-    }
+    redact_params(shown, size);
 }
 
 int hf_url_parse(const char *text, struct hf_url *ret, struct hf_error *err)

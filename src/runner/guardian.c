@@ -43,7 +43,7 @@ static void tell(const struct guardian *g, struct hf_note note)
     hf_link_tell(g->link, &note, NULL, 0);
 }
 
-/* ---- the stand-in ---------------------------------------------------------------------------- */
+/* ---- the stand-in --------------------------------------------------------------------------- */
 
 /* One while the wrapper is paused, none else; the old one is gone before another is started. */
 static void settle_stand_in(struct guardian *g)
@@ -71,7 +71,7 @@ static void wake_wrapper(struct guardian *g)
         kill(g->wrapper, SIGCONT);
 }
 
-/* ---- the command's tree ---------------------------------------------------------------------- */
+/* ---- the command's tree --------------------------------------------------------------------- */
 
 static void start_command(struct guardian *g, const struct hf_note *note, char *environment,
                           size_t n)
@@ -136,7 +136,7 @@ static void act(struct guardian *g)
         g->left_behind = n;
 }
 
-/* ---- what the others say --------------------------------------------------------------------- */
+/* ---- what the others say -------------------------------------------------------------------- */
 
 /* The terminal's signals go to a whole process group: they must not reach the command twice. */
 static void pass_on(struct guardian *g, const struct hf_note *note)
@@ -215,7 +215,7 @@ static void listen_to_stand_in(struct guardian *g)
     g->stand_in_link = -1;
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- its life ------------------------------------------------------------------------------- */
 
 static void sleep_until_something_happens(struct guardian *g)
 {

@@ -39,7 +39,7 @@ static void add(struct family *family, pid_t pid, pid_t parent)
     family->of[family->n++] = (struct member){pid, parent};
 }
 
-/* ---- finding children ------------------------------------------------------------------------ */
+/* ---- finding children ----------------------------------------------------------------------- */
 
 /* The children of one thread, from a file that lists their pids. */
 static void add_children_of_thread(struct family *family, pid_t parent, int children_fd)
@@ -97,7 +97,7 @@ static void add_children_by_scan(struct family *family, pid_t parent)
     closedir(proc);
 }
 
-/* ---- the descendants ------------------------------------------------------------------------- */
+/* ---- the descendants ------------------------------------------------------------------------ */
 
 /* Drop from the root's children, which are all there is as yet, those that are not meant. */
 static void drop_unmeant(const struct hf_tree *tree, struct family *family)
@@ -116,7 +116,7 @@ static void drop_unmeant(const struct hf_tree *tree, struct family *family)
     family->n = kept;
 }
 
-/* ---- signals --------------------------------------------------------------------------------- */
+/* ---- signals -------------------------------------------------------------------------------- */
 
 /*
  * Signal one that is still the child of who it was found under; answers whether it is alive. By a

@@ -37,10 +37,17 @@ struct hf_world hf_record_world_now(struct hf_record_world *rw)
 
 /* ---- one request ---------------------------------------------------------------------------- */
 
-static void clear_effects(struct hf_effects *fx)
+/* For the next turn of the same request: what it has freed stays, for the grant that follows. */
+static void clear_saved_effects(struct hf_effects *fx)
 {
     fx->n_events = fx->n_dropped = fx->n_ended = fx->n_wake = 0;
-    fx->put_self = fx->changed = fx->inherited = false;
+    fx->put_self = fx->changed = false;
+}
+
+static void clear_effects(struct hf_effects *fx)
+{
+    clear_saved_effects(fx);
+    fx->inherited = false;
     fx->freed = (struct hf_takeover){0};
 }
 
@@ -110,14 +117,10 @@ static int prepare(struct work *w, const struct hf_request *req, struct hf_error
 static int settle(struct work *w, struct wakes *wakes, struct hf_error *err)
 {
     while (hf_settle(&w->rec, &w->ask, &w->world, &w->fx)) {
-        struct hf_takeover freed = w->fx.freed;
-        bool inherited = w->fx.inherited;
         int r = save(w, wakes, err);
         if (r < 0)
             return r;
-        clear_effects(&w->fx);
-        w->fx.freed = freed;
-        w->fx.inherited = inherited;
+        clear_saved_effects(&w->fx);
         if ((r = load(w, err)) < 0)
             return r;
     }
@@ -139,7 +142,7 @@ static int change(struct work *w, struct hf_answer *answer, struct wakes *wakes,
     if (w->rec.grant.held || !w->rec.n_waiters)
         return 0;
     /* Given back with only dead waiters in the window: go on to those behind them. */
-    clear_effects(&w->fx);
+    clear_saved_effects(&w->fx);
     if ((r = load(w, err)) < 0 || (r = settle(w, wakes, err)) < 0)
         return r;
     return save(w, wakes, err);
@@ -246,4 +249,10 @@ out:
     free(wakes.of);
     free(w);
     return r;
+}
+
+bool hf_record_is_listed(enum hf_list_filter filter, enum hf_lock_state state)
+{
+    return filter == HF_LIST_ALL || state == HF_STATE_STALE ||
+           (filter == HF_LIST_HELD && state == HF_STATE_HELD);
 }

@@ -11,14 +11,18 @@ enum {
     FOREIGN_SLEEP_NS = 500000,
     CHECK_EVERY_MS = 250, /* is the file still where it was? */
     /*
-     * A checkpoint costs two fsyncs, so a process that goes on does it rarely. A process that opens
-     * the store alone must first read all of the log, so whoever leaves keeps it short.
+     * A checkpoint costs two fsyncs, so a process that goes on does it rarely, and outside of its
+     * turn: the others write on. The log starts again only when all of it has been copied while
+     * nobody wrote; where that never happens by itself, a turn is used for what is left. A process
+     * that opens the store alone must first read all of the log, so whoever leaves keeps it short.
      */
-    CHECKPOINT_FRAMES = 4000,
+    CHECKPOINT_FRAMES = 8000,
+    CHECKPOINT_STEP = 2000,
+    CHECKPOINT_IN_TURN = 2 * CHECKPOINT_FRAMES,
     LEAVE_FRAMES = 128
 };
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 /* What to say of a primary result code; %s is the path. */
 static const struct {
@@ -81,7 +85,7 @@ int hf_sqlite_fail(struct hf_sqlite *s, int rc, struct hf_error *err)
                    rc);
 }
 
-/* ---- statements ------------------------------------------------------------------------------ */
+/* ---- statements ----------------------------------------------------------------------------- */
 
 sqlite3_stmt *hf_sqlite_stmt(struct hf_sqlite *s, enum hf_sqlite_stmt which, struct hf_error *err)
 {
@@ -94,8 +98,8 @@ sqlite3_stmt *hf_sqlite_stmt(struct hf_sqlite *s, enum hf_sqlite_stmt which, str
         return s->stmts[which];
     int rc = sqlite3_prepare_v3(s->db, sql[which], -1, SQLITE_PREPARE_PERSISTENT, &s->stmts[which],
                                 NULL);
-    if (rc != SQLITE_OK)
-        hf_sqlite_fail(s, rc, err);
+    if (rc != SQLITE_OK && hf_sqlite_fail(s, rc, err) < 0 && err)
+        err->code = -HF_UNAVAILABLE; /* what callers return, whatever it was */
     return s->stmts[which];
 }
 
@@ -129,7 +133,7 @@ int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err)
     return rc == SQLITE_OK ? 0 : hf_sqlite_fail(s, sqlite3_extended_errcode(s->db), err);
 }
 
-/* ---- transactions ---------------------------------------------------------------------------- */
+/* ---- transactions --------------------------------------------------------------------------- */
 
 /* SQLite's busy handler: only a program that does not queue up with us can bring us here. */
 static int wait_for_foreign(void *arg, int n_calls)
@@ -170,6 +174,15 @@ static int set_sync(struct hf_sqlite *s, bool full, struct hf_error *err)
     return r;
 }
 
+static unsigned read_data_version(struct hf_sqlite *s)
+{
+    unsigned version = 0;
+    sqlite3_file_control(s->db, "main", SQLITE_FCNTL_DATA_VERSION, &version);
+    return version;
+}
+
+static void forget(struct hf_sqlite *s) { s->seq_known = s->is_known = false; }
+
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err)
 {
     int r = hf_sqlite_queue_enter(s, err);
@@ -181,8 +194,9 @@ int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err)
         hf_sqlite_queue_leave(s);
         return r;
     }
+    if (read_data_version(s) != s->data_version)
+        forget(s);
     s->writing = true;
-    s->seq_known = false;
     s->given = 0;
     return 0;
 }
@@ -190,6 +204,7 @@ int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err)
 void hf_sqlite_rollback(struct hf_sqlite *s)
 {
     s->writing = false;
+    forget(s);
     /* After some failures SQLite has rolled back by itself. */
     if (!sqlite3_get_autocommit(s->db))
         run(s, HF_STMT_ROLLBACK, NULL);
@@ -202,6 +217,13 @@ static int note_frames(void *arg, sqlite3 *db, const char *schema, int frames)
     (void)schema;
     ((struct hf_sqlite *)arg)->wal_frames = frames;
     return SQLITE_OK;
+}
+
+/* Copy from the log to the database what nobody reads from it any more; never waits. */
+static void checkpoint(struct hf_sqlite *s)
+{
+    s->copied_frames = s->wal_frames;
+    sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
@@ -220,14 +242,18 @@ int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
         return unknown ? -HF_UNKNOWN : r;
     }
     s->writing = false;
-    /* In our turn nobody appends meanwhile, so the log is copied whole and starts again. */
-    if (s->wal_frames >= CHECKPOINT_FRAMES)
-        sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    s->data_version = read_data_version(s);
+    bool in_turn = s->wal_frames >= CHECKPOINT_IN_TURN;
+    if (in_turn)
+        checkpoint(s);
     hf_sqlite_queue_leave(s);
+    if (!in_turn && s->wal_frames >= CHECKPOINT_FRAMES &&
+        (s->wal_frames >= s->copied_frames + CHECKPOINT_STEP || s->wal_frames < s->copied_frames))
+        checkpoint(s);
     return 0;
 }
 
-/* ---- settings -------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------- */
 
 int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err)
 {
@@ -238,8 +264,8 @@ int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err)
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     int persist = 1;
     sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
-    s->full_sync = true; /* SQLite's default */
-    return set_sync(s, false, err);
+    /* The inner pages of a million names stay in memory. */
+    return hf_sqlite_exec(s, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000", err);
 }
 
 void hf_sqlite_tidy(struct hf_sqlite *s)

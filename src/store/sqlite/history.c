@@ -2,7 +2,6 @@
 
 #include "clock.h"
 #include "error.h"
-#include "local.h"
 #include "sqlite_store.h"
 
 /* Nothing grows for ever: a little of what is old goes with the ordinary writes. */
@@ -14,7 +13,7 @@ enum {
 static const int64_t day_ms = INT64_C(24) * 3600 * 1000;
 static const int64_t event_days = 30, execution_days = 90;
 
-/* ---- pruning --------------------------------------------------------------------------------- */
+/* ---- pruning -------------------------------------------------------------------------------- */
 
 static int read_count(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
 {
@@ -32,22 +31,46 @@ static int read_count(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
     return r < 0 ? r : 0;
 }
 
+static int delete_events(struct hf_sqlite *s, int64_t limit, int64_t before_ms,
+                         struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EVENT_PRUNE, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    sqlite3_bind_int64(stmt, 1, limit);
+    sqlite3_bind_int64(stmt, 2, before_ms);
+    sqlite3_bind_int64(stmt, 3, s->last_seq); /* the numbering goes on from the newest */
+    int r = hf_sqlite_run(s, stmt, err);
+    return r < 0 ? r : sqlite3_changes(s->db);
+}
+
+/* Is the oldest event older than that? */
+static bool has_older(struct hf_sqlite *s, int64_t before_ms)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EVENT_OLDEST, NULL);
+    if (!stmt || hf_sqlite_row(s, stmt, NULL) <= 0)
+        return false;
+    bool older = sqlite3_column_int64(stmt, 0) < before_ms;
+    sqlite3_reset(stmt);
+    return older;
+}
+
 static int prune_events(struct hf_sqlite *s, int64_t wall_ms, struct hf_error *err)
 {
-    int64_t count = 0;
-    int r = read_count(s, &count, err);
-    sqlite3_stmt *prune = hf_sqlite_stmt(s, HF_STMT_EVENT_PRUNE, err);
+    int64_t count = 0, before_ms = wall_ms - event_days * day_ms;
     sqlite3_stmt *note = hf_sqlite_stmt(s, HF_STMT_SET_COUNTED, err);
-    if (r < 0 || !prune || !note)
-        return r < 0 ? r : -HF_UNAVAILABLE;
+    int r = note ? read_count(s, &count, err) : -HF_UNAVAILABLE;
+    if (r < 0)
+        return r;
     int64_t over = count - EVENTS_MAX;
-    sqlite3_bind_int64(prune, 1, over > 0 && over < PRUNE_BATCH ? over : PRUNE_BATCH);
-    sqlite3_bind_int64(prune, 2, over > 0 ? INT64_MAX : wall_ms - event_days * day_ms);
-    sqlite3_bind_int64(prune, 3, s->last_seq); /* the numbering goes on from the newest */
-    if ((r = hf_sqlite_run(s, prune, err)) < 0)
+    if (over > 0)
+        r = delete_events(s, over < PRUNE_BATCH ? over : PRUNE_BATCH, INT64_MAX, err);
+    else if (has_older(s, before_ms))
+        r = delete_events(s, PRUNE_BATCH, before_ms, err);
+    if (r < 0)
         return r;
     sqlite3_bind_int64(note, 1, s->last_seq);
-    sqlite3_bind_int64(note, 2, count - sqlite3_changes(s->db));
+    sqlite3_bind_int64(note, 2, count - r);
     return hf_sqlite_run(s, note, err);
 }
 
@@ -64,12 +87,10 @@ static int prune_executions(struct hf_sqlite *s, int64_t wall_ms, struct hf_erro
 static int prune(struct hf_sqlite *s, int64_t wall_ms, struct hf_error *err)
 {
     int r = prune_events(s, wall_ms, err);
-    if (s->wake_dir >= 0)
-        hf_local_sweep_wakes(s->wake_dir);
     return r < 0 ? r : prune_executions(s, wall_ms, err);
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static int add_event(struct hf_sqlite *s, const struct hf_event *e, struct hf_error *err)
 {
@@ -107,7 +128,7 @@ int hf_sqlite_add_events(struct hf_sqlite *s, const struct hf_effects *fx, struc
     return 0;
 }
 
-/* ---- executions ------------------------------------------------------------------------------ */
+/* ---- executions ----------------------------------------------------------------------------- */
 
 int hf_sqlite_once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
                    char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)

@@ -1,3 +1,4 @@
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -6,14 +7,14 @@
 #include "local.h"
 #include "sqlite_store.h"
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value)
 {
     sqlite3_bind_int64(to->stmt, to->at++, value);
 }
 
-/* For numbers that mean nothing where nobody holds the lock. */
+/* NULL where the number means nothing. */
 static void put_int_if(struct hf_sqlite_cursor *to, bool condition, int64_t value)
 {
     if (condition)
@@ -62,7 +63,7 @@ static bool take_id(struct hf_sqlite_cursor *from, struct hf_lock_id *ret)
     return true;
 }
 
-/* ---- processes, tokens that ended, takeovers ------------------------------------------------- */
+/* ---- processes, tokens that ended, takeovers ------------------------------------------------ */
 
 static void put_bound(struct hf_sqlite_cursor *to, const struct hf_processes *bound)
 {
@@ -140,7 +141,7 @@ static void parse_takeover(const char *text, struct hf_takeover *ret)
     snprintf(ret->owner, sizeof ret->owner, "%s", text + owner_at);
 }
 
-/* ---- the lock's row -------------------------------------------------------------------------- */
+/* ---- the lock's row ------------------------------------------------------------------------- */
 
 static void put_counts(struct hf_sqlite_cursor *to, const struct hf_counts *c)
 {
@@ -148,7 +149,7 @@ static void put_counts(struct hf_sqlite_cursor *to, const struct hf_counts *c)
                               c->release_lost,   c->taken_expired, c->taken_died,
                               c->taken_rebooted, c->forced,        c->lost};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        put_int_if(to, counts[i], counts[i]);
+        hf_sqlite_put_int(to, counts[i]);
 }
 
 static void take_counts(struct hf_sqlite_cursor *from, struct hf_counts *c)
@@ -163,21 +164,17 @@ static void take_counts(struct hf_sqlite_cursor *from, struct hf_counts *c)
 static void put_grant(struct hf_sqlite_cursor *to, const struct hf_sqlite *s,
                       const struct hf_grant *g, const char *took)
 {
-    if (g->held)
-        put_id(to, &g->id);
-    else
-        sqlite3_bind_null(to->stmt, to->at++);
-    hf_sqlite_put_int(to, g->fence);
+    put_id(to, &g->id);
     put_int_if(to, g->offered, 1);
     hf_sqlite_put_text(to, g->owner);
     hf_sqlite_put_text(to, g->note);
-    put_int_if(to, g->held, g->acquired_at_ms);
-    put_int_if(to, g->held, g->acquired_ms);
-    put_int_if(to, g->held, g->expires_ms);
-    put_int_if(to, g->held, g->ttl_ms);
-    put_int_if(to, g->held, g->told_ms);
+    hf_sqlite_put_int(to, g->acquired_at_ms);
+    hf_sqlite_put_int(to, g->acquired_ms);
+    hf_sqlite_put_int(to, g->expires_ms);
+    hf_sqlite_put_int(to, g->ttl_ms);
+    hf_sqlite_put_int(to, g->told_ms);
     /* A lease of an earlier boot that nobody has renewed stays one. */
-    put_int_if(to, g->held, strcmp(g->bound.boot, hf_boot_id()) == 0 ? s->boot : 0);
+    hf_sqlite_put_int(to, strcmp(g->bound.boot, hf_boot_id()) == 0 ? s->boot : 0);
     put_bound(to, &g->bound);
     hf_sqlite_put_text(to, g->execution_id);
     hf_sqlite_put_text(to, took);
@@ -187,7 +184,6 @@ static void take_grant(struct hf_sqlite_cursor *from, const struct hf_sqlite *s,
                        struct hf_grant *ret)
 {
     ret->held = take_id(from, &ret->id);
-    ret->fence = hf_sqlite_take_int(from);
     ret->offered = hf_sqlite_take_int(from);
     hf_sqlite_take_text(from, ret->owner, sizeof ret->owner);
     hf_sqlite_take_text(from, ret->note, sizeof ret->note);
@@ -212,8 +208,9 @@ static void take_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *
 {
     struct hf_sqlite_cursor from = {stmt, 0};
     row->id = hf_sqlite_take_int(&from);
-    take_grant(&from, s, &rec->grant);
-    rec->last_fence = rec->grant.fence; /* kept when a lease ends, so that one column is enough */
+    bool held = hf_sqlite_take_int(&from);
+    /* The step keeps it when a lease ends, so that one column is enough for both. */
+    rec->grant.fence = rec->last_fence = hf_sqlite_take_int(&from);
     take_ended(&from, rec);
     rec->denied_ms = hf_sqlite_take_int(&from);
     rec->n_denied = (uint32_t)hf_sqlite_take_int(&from);
@@ -221,6 +218,8 @@ static void take_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *
     row->tickets = hf_sqlite_take_int(&from);
     row->last_event = hf_sqlite_take_int(&from);
     take_counts(&from, &rec->counts);
+    if (held)
+        take_grant(&from, s, &rec->grant);
     hf_local_rebase(rec, s->first_open_ms);
 }
 
@@ -230,11 +229,19 @@ void hf_sqlite_take_record(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_re
     take_row(s, stmt, ret, &ignored);
 }
 
+/*
+ * A lock that is given back keeps the last holder's columns: a row that does not change its size is
+ * overwritten in place and never splits its page.
+ */
 static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf_error *err)
 {
     struct hf_sqlite_row *row = &s->row;
-    sqlite3_stmt *stmt =
-        hf_sqlite_stmt(s, row->id ? HF_STMT_LOCK_UPDATE : HF_STMT_LOCK_INSERT, err);
+    bool whole = !row->id || rec->grant.held;
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s,
+                                        !row->id ? HF_STMT_LOCK_INSERT
+                                        : whole  ? HF_STMT_LOCK_UPDATE
+                                                 : HF_STMT_LOCK_FREE,
+                                        err);
     if (!stmt)
         return -HF_UNAVAILABLE;
     uint8_t ended[HF_ENDED_MAX * ENDED_SIZE];
@@ -244,15 +251,19 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
         hf_sqlite_put_int(&to, row->id);
     else
         hf_sqlite_put_text(&to, rec->name);
-    format_takeover(&rec->grant.took, took);
-    put_grant(&to, s, &rec->grant, took);
+    hf_sqlite_put_int(&to, rec->grant.held);
+    hf_sqlite_put_int(&to, rec->last_fence);
     put_ended(&to, rec, ended);
-    put_int_if(&to, rec->denied_ms, rec->denied_ms);
-    put_int_if(&to, rec->n_denied, rec->n_denied);
-    put_int_if(&to, rec->n_waiters, rec->n_waiters);
-    put_int_if(&to, row->tickets, row->tickets);
-    put_int_if(&to, row->last_event, row->last_event);
+    hf_sqlite_put_int(&to, rec->denied_ms);
+    hf_sqlite_put_int(&to, rec->n_denied);
+    hf_sqlite_put_int(&to, rec->n_waiters);
+    hf_sqlite_put_int(&to, row->tickets);
+    hf_sqlite_put_int(&to, row->last_event);
     put_counts(&to, &rec->counts);
+    if (whole) {
+        format_takeover(&rec->grant.took, took);
+        put_grant(&to, s, &rec->grant, took);
+    }
     int r = hf_sqlite_run(s, stmt, err);
     if (r >= 0 && !row->id)
         row->id = sqlite3_last_insert_rowid(s->db);
@@ -260,7 +271,7 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
     return r;
 }
 
-/* ---- waiters --------------------------------------------------------------------------------- */
+/* ---- waiters -------------------------------------------------------------------------------- */
 
 static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
 {
@@ -355,7 +366,17 @@ static int drop_waiters(struct hf_sqlite *s, const struct hf_effects *fx, struct
     return r;
 }
 
-/* ---- load and save --------------------------------------------------------------------------- */
+/* ---- load and save -------------------------------------------------------------------------- */
+
+/* Most often the name that was written last is asked for again: its row need not be read. */
+static void keep_known(struct hf_sqlite *s, const struct hf_record *rec)
+{
+    s->is_known = rec->n_waiters == 0;
+    if (!s->is_known)
+        return;
+    memcpy(&s->known, rec, offsetof(struct hf_record, head));
+    s->known_row = s->row;
+}
 
 /* Only a change needs the queue's entries; for looking, their count is in the lock's row. */
 int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
@@ -366,6 +387,11 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
     if (!stmt)
         return -HF_UNAVAILABLE;
     memset(ret, 0, sizeof *ret);
+    if (s->writing && s->is_known && strcmp(name, s->known.name) == 0) {
+        memcpy(ret, &s->known, offsetof(struct hf_record, head));
+        s->row = s->known_row;
+        return 0;
+    }
     snprintf(ret->name, sizeof ret->name, "%s", name);
     memset(&s->row, 0, sizeof s->row);
     sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
@@ -388,8 +414,8 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
     int r = hf_sqlite_add_events(s, fx, err);
     bool queues = fx->put_self && !rec->self.ticket;
     s->row.tickets += queues;
-    /* last_event is in the row, too, so an event alone changes it. */
-    if (r >= 0 && (fx->changed || fx->n_events || rec->n_waiters != s->row.n_waiters))
+    /* last_event and tickets are in the row, too: an event or a new waiter alone changes it. */
+    if (r >= 0 && (fx->changed || fx->n_events || queues || rec->n_waiters != s->row.n_waiters))
         r = save_lock(s, rec, err);
     if (r >= 0)
         r = drop_waiters(s, fx, err);
@@ -397,10 +423,12 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
         r = put_self(s, &rec->self, err);
     if (r >= 0)
         r = hf_sqlite_save_executions(s, rec, ask, fx, err);
+    if (r >= 0)
+        keep_known(s, rec);
     return r;
 }
 
-/* ---- who is ahead ---------------------------------------------------------------------------- */
+/* ---- who is ahead --------------------------------------------------------------------------- */
 
 static int processes_before(struct hf_sqlite *s, const struct hf_waiter *w,
                             struct hf_processes *ret, struct hf_error *err)

@@ -37,16 +37,17 @@ static const char format_1[] =
 "  counted_seq INTEGER NOT NULL, event_count INTEGER NOT NULL);\n"
 "INSERT INTO meta VALUES (1, 0, '', 0, 0, 0, 0);\n"
 "\n"
-"-- One row per name ever locked; held while lock_id (a hash of the token) is not NULL. *_at are ms\n"
-"-- since 1970, *_ms are ms of this boot's CLOCK_BOOTTIME. The fence outlives the lease.\n"
-"CREATE TABLE lock (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, lock_id BLOB,\n"
-"  fence INTEGER, offered INTEGER, owner TEXT, note TEXT, acquired_at INTEGER,\n"
-"  acquired_ms INTEGER, expires_ms INTEGER, ttl_ms INTEGER, told_ms INTEGER, boot INTEGER,\n"
-"  pid INTEGER, pid_start INTEGER, pid2 INTEGER, pid2_start INTEGER, pid_ns INTEGER,\n"
-"  execution_id TEXT, took_over TEXT, ended BLOB, denied_ms INTEGER, denied_events INTEGER,\n"
-"  waiters INTEGER, tickets INTEGER, last_event INTEGER, granted INTEGER, held INTEGER,\n"
-"  released INTEGER, release_lost INTEGER, taken_expired INTEGER, taken_died INTEGER,\n"
-"  taken_rebooted INTEGER, forced INTEGER, lost INTEGER);\n"
+"-- One row per name ever locked. What is known of the holder stays when it leaves: it is the last\n"
+"-- one's then. lock_id is a hash of the token. *_at are ms since 1970, *_ms are ms of this boot's\n"
+"-- CLOCK_BOOTTIME.\n"
+"CREATE TABLE lock (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, held INTEGER,\n"
+"  fence INTEGER, ended BLOB, denied_ms INTEGER, denied_events INTEGER, waiters INTEGER, tickets INTEGER,\n"
+"  last_event INTEGER, granted INTEGER, denied INTEGER, released INTEGER, release_lost INTEGER,\n"
+"  taken_expired INTEGER, taken_died INTEGER, taken_rebooted INTEGER, forced INTEGER,\n"
+"  lost INTEGER, lock_id BLOB, offered INTEGER, owner TEXT, note TEXT,\n"
+"  acquired_at INTEGER, acquired_ms INTEGER, expires_ms INTEGER, ttl_ms INTEGER,\n"
+"  told_ms INTEGER, boot INTEGER, pid INTEGER, pid_start INTEGER, pid2 INTEGER,\n"
+"  pid2_start INTEGER, pid_ns INTEGER, execution_id TEXT, took_over TEXT);\n"
 "\n"
 "-- Who waits, first in line first: rank is -priority.\n"
 "CREATE TABLE waiter (lock INTEGER NOT NULL, rank INTEGER NOT NULL, ticket INTEGER NOT NULL,\n"
@@ -78,7 +79,7 @@ enum { FORMAT = sizeof steps / sizeof *steps };
 
 const char *hf_sqlite_schema(void) { return format_1; }
 
-/* ---- the format ------------------------------------------------------------------------------ */
+/* ---- the format ----------------------------------------------------------------------------- */
 
 static int read_number(struct hf_sqlite *s, const char *sql, int64_t *ret, struct hf_error *err)
 {
@@ -158,12 +159,12 @@ static int migrate(struct hf_sqlite *s, struct hf_error *err)
     if (r < 0)
         return r;
     if ((r = read_format(s, &format, err)) >= 0 && format == 0)
-        r = hf_sqlite_exec(s, "PRAGMA page_size=2048; PRAGMA journal_mode=WAL", err);
+        r = hf_sqlite_exec(s, "PRAGMA page_size=1024; PRAGMA journal_mode=WAL", err);
     hf_sqlite_queue_leave(s);
     return r < 0 ? r : change_durably(s, run_steps, err);
 }
 
-/* ---- boots and fences ------------------------------------------------------------------------ */
+/* ---- boots and fences ----------------------------------------------------------------------- */
 
 /* Read the one row of meta; *ret_same: it is of this boot. */
 static int read_meta(struct hf_sqlite *s, bool *ret_same, struct hf_error *err)
@@ -218,7 +219,7 @@ static int jump_to(struct hf_sqlite *s, int64_t seq, struct hf_error *err)
 /* All that changes with a boot: its number, its first moment, no waiters, fences above the mark. */
 static int enter_boot(struct hf_sqlite *s, struct hf_error *err)
 {
-    bool same;
+    bool same = false;
     int r = read_meta(s, &same, err);
     if (r < 0 || same)
         return r;
@@ -246,7 +247,7 @@ int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err)
                        "can't tell one boot from another: /proc/sys/kernel/random/boot_id is not "
                        "readable; mount /proc");
     int64_t format = 0;
-    bool same;
+    bool same = false;
     int r = read_format(s, &format, err);
     if (r >= 0 && format < FORMAT)
         r = migrate(s, err);
@@ -257,7 +258,7 @@ int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err)
 
 static int raise_limit(struct hf_sqlite *s, struct hf_error *err)
 {
-    bool same;
+    bool same = false;
     int r = read_meta(s, &same, err);
     if (r < 0 || (r = read_last_seq(s, err)) < 0)
         return r;
@@ -286,7 +287,7 @@ int hf_sqlite_reserve(struct hf_sqlite *s, struct hf_error *err)
 int64_t hf_sqlite_next_fence(struct hf_store *store)
 {
     struct hf_sqlite *s = hf_sqlite_of(store);
-    bool same;
+    bool same = false;
     int r;
     if (!s->seq_known && (r = read_last_seq(s, NULL)) < 0)
         return r;
@@ -302,7 +303,7 @@ int64_t hf_sqlite_next_fence(struct hf_store *store)
 
 static int bump(struct hf_sqlite *s, struct hf_error *err)
 {
-    bool same;
+    bool same = false;
     int r = read_meta(s, &same, err);
     if (r < 0 || (r = read_last_seq(s, err)) < 0)
         return r;

@@ -4,6 +4,7 @@
  *   sqlite.c    the vtable, opening and closing, waking
  *   connect.c   from a path to an open connection
  *   database.c  the connection: statements, transactions, checkpoints, error texts
+ *   logfile.c   the log's file: fewer system calls per commit
  *   queue.c     the kernel lock that our own processes queue up at
  *   schema.c    the SQL, the format's version, what a new boot means, how fences stay unique
  *   rows.c      a record <-> its rows in `lock` and `waiter`
@@ -26,15 +27,17 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 
 /* Statements that are prepared once, at first use: X(name, SQL). */
 #define HF_SQLITE_BOUND_COLUMNS "pid, pid_start, pid2, pid2_start, pid_ns"
+/* What may change with every step, then what is known of the holder, or of the last one. */
+#define HF_SQLITE_STATE_COLUMNS                                                                    \
+    "held, fence, ended, denied_ms, denied_events, waiters, tickets, last_event, granted, denied," \
+    " released, release_lost, taken_expired, taken_died, taken_rebooted, forced, lost"
+#define HF_SQLITE_STATE_VALUES "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18"
 #define HF_SQLITE_LOCK_COLUMNS                                                                     \
-    "lock_id, fence, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms," \
-    " boot, " HF_SQLITE_BOUND_COLUMNS                                                              \
-    ", execution_id, took_over, ended, denied_ms, denied_events,"                                  \
-    " waiters, tickets, last_event, granted, held, released, release_lost, taken_expired,"         \
-    " taken_died, taken_rebooted, forced, lost"
+    HF_SQLITE_STATE_COLUMNS                                                                        \
+    ", lock_id, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms,"      \
+    " boot, " HF_SQLITE_BOUND_COLUMNS ", execution_id, took_over"
 #define HF_SQLITE_LOCK_VALUES                                                                      \
-    "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26," \
-    "?27,?28,?29,?30,?31,?32,?33,?34"
+    HF_SQLITE_STATE_VALUES ",?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35"
 #define HF_SQLITE_WAITER_COLUMNS                                                                   \
     "lock_id, rank, ticket, ttl_ms, until_ms, seen_ms, queued_ms, owner, "                         \
     "note, " HF_SQLITE_BOUND_COLUMNS
@@ -56,10 +59,12 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
       "INSERT INTO lock (name, " HF_SQLITE_LOCK_COLUMNS ") VALUES (?1," HF_SQLITE_LOCK_VALUES ")") \
     X(LOCK_UPDATE,                                                                                 \
       "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
+    X(LOCK_FREE, "UPDATE lock SET (" HF_SQLITE_STATE_COLUMNS ") = (" HF_SQLITE_STATE_VALUES        \
+                 ") WHERE id = ?1")                                                                \
     X(LOCK_PAGE, "SELECT id, " HF_SQLITE_LOCK_COLUMNS ", name FROM lock"                           \
-                 " WHERE name >= ?1 AND name < ?2 AND (?3 OR lock_id IS NOT NULL)"                 \
+                 " WHERE name >= ?1 AND name < ?2 AND (?3 OR held)"                                \
                  " ORDER BY name LIMIT ?4")                                                        \
-    X(TOTALS, "SELECT total(granted), total(held), total(released), total(release_lost),"          \
+    X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
               " total(taken_expired), total(taken_died), total(taken_rebooted), total(forced),"    \
               " total(lost) FROM lock")                                                            \
     X(HEAD, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1"                      \
@@ -81,6 +86,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                     " ORDER BY seq DESC LIMIT 1 OFFSET ?3")                                        \
     X(EVENT_LINK, "SELECT at, prev_seq FROM event WHERE seq = ?1")                                 \
     X(LAST_EVENT, "SELECT last_event FROM lock WHERE name = ?1")                                   \
+    X(EVENT_OLDEST, "SELECT at FROM event ORDER BY seq LIMIT 1")                                   \
     X(EVENT_COUNT, "SELECT count(*) FROM event WHERE seq > ?1")                                    \
     X(EVENT_PRUNE, "DELETE FROM event WHERE seq IN (SELECT seq FROM event ORDER BY seq LIMIT ?1)"  \
                    " AND at < ?2 AND seq < ?3")                                                    \
@@ -125,15 +131,21 @@ struct hf_sqlite {
     int64_t boot; /* this boot's number in the store: rows of another one are of an earlier boot */
     int64_t first_open_ms;
     int64_t fence_limit; /* fences up to here are reserved on disk, as far as we have seen */
-    int64_t last_seq;    /* the newest event; exact where seq_known */
+    int64_t last_seq;    /* the newest event; exact where seq_known, and in a transaction */
     int64_t given;       /* the newest fence of this transaction, or 0 */
     bool seq_known;
     bool writing; /* inside a transaction */
     bool full_sync;
-    int wal_frames; /* after our last commit */
+    int wal_frames;    /* after our last commit */
+    int copied_frames; /* when we last made a checkpoint */
     int64_t checked_ms;
     int64_t busy_until_ms;
     struct hf_sqlite_row row;
+    /* The record saved last, good for as long as nobody else has written (data_version). */
+    struct hf_record known;
+    struct hf_sqlite_row known_row;
+    bool is_known;
+    unsigned data_version;
 };
 
 static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
@@ -141,13 +153,17 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
     return (struct hf_sqlite *)store;
 }
 
-/* ---- connect.c ---- */
+/* ---- connect.c ------------------------------------------------------------------------------ */
 
 /* Find or make the file `path` and open it; its schema is not looked at yet. */
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err);
 void hf_sqlite_disconnect(struct hf_sqlite *s);
 
-/* ---- database.c ---- */
+/* Give a new side file or directory the owner and mode of the database, as SQLite does with its
+ * own: root must not lock out whose store it is. */
+void hf_sqlite_share(const struct hf_sqlite *s, int fd);
+
+/* ---- database.c ----------------------------------------------------------------------------- */
 
 /* Settings of a new connection. */
 int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err);
@@ -175,14 +191,19 @@ int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
 
-/* ---- queue.c ---- */
+/* ---- logfile.c ------------------------------------------------------------------------------ */
+
+/* The name of the VFS to open databases with. */
+const char *hf_sqlite_vfs(void);
+
+/* ---- queue.c -------------------------------------------------------------------------------- */
 
 int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err);
 int hf_sqlite_queue_enter(struct hf_sqlite *s, struct hf_error *err);
 bool hf_sqlite_queue_try(struct hf_sqlite *s);
 void hf_sqlite_queue_leave(struct hf_sqlite *s);
 
-/* ---- schema.c ---- */
+/* ---- schema.c ------------------------------------------------------------------------------- */
 
 /* Create or migrate what is there, refuse what is newer or not ours, notice a new boot. */
 int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err);
@@ -193,7 +214,7 @@ int64_t hf_sqlite_next_fence(struct hf_store *store);
 int hf_sqlite_bump_epoch(struct hf_sqlite *s, struct hf_error *err);
 const char *hf_sqlite_schema(void);
 
-/* ---- rows.c ---- */
+/* ---- rows.c --------------------------------------------------------------------------------- */
 
 /* Values in the order of the columns; empty texts are NULL. */
 struct hf_sqlite_cursor {
@@ -216,7 +237,7 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
 int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                     struct hf_processes *ret, struct hf_error *err);
 
-/* ---- history.c ---- */
+/* ---- history.c ------------------------------------------------------------------------------ */
 
 int hf_sqlite_add_events(struct hf_sqlite *s, const struct hf_effects *fx, struct hf_error *err);
 int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_record *rec,
@@ -225,7 +246,7 @@ int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_record *rec,
 int hf_sqlite_once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
                    char ret_execution[HF_UUID_LEN + 1], struct hf_error *err);
 
-/* ---- look.c ---- */
+/* ---- look.c --------------------------------------------------------------------------------- */
 
 int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
                    hf_status_fn fn, void *arg, struct hf_error *err);
@@ -233,7 +254,7 @@ int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query,
                      void *arg, struct hf_error *err);
 int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
 
-/* ---- sqlite.c ---- */
+/* ---- sqlite.c ------------------------------------------------------------------------------- */
 
 /* What record.c calls; look.c asks it for the world. */
 extern const struct hf_record_ops hf_sqlite_record_ops;

@@ -1,0 +1,472 @@
+/*
+ * Does a store do what the model does? Random histories are played to both, and every answer must
+ * be equal: codes, holders, times, queue positions, takeovers; fences by identity and order. So
+ * must the lists, the totals, the events, and who is woken.
+ *
+ *     conformance --store URL [--seed N] [--steps N] [--real-clock]
+ *     conformance --mutants            the suite's own test: see below
+ *
+ * The seed is printed first; a failing one replays exactly. The store must be empty.
+ *
+ * Time: this program is linked with --wrap of the two clocks, so that the stores of one machine run
+ * on the same virtual clock as the model, and a history jumps right onto the edge of a lease. An
+ * engine with a clock of its own is played in real time (--real-clock): nothing is asked near an
+ * edge, and times are compared with a tolerance.
+ *
+ * That it can fail: `--mutants` plays histories to the store in memory (memory.h) with one mistake
+ * planted at a time, and demands that each of the twelve is caught, and the correct store is not.
+ */
+#include <err.h>
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "history.h"
+#include "memory.h"
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+static int64_t virtual_ms;
+
+int64_t __real_hf_clock_boot_ms(void);
+int64_t __real_hf_clock_wall_ms(void);
+int64_t __wrap_hf_clock_boot_ms(void);
+int64_t __wrap_hf_clock_wall_ms(void);
+
+int64_t __wrap_hf_clock_boot_ms(void)
+{
+    return h.real_clock ? __real_hf_clock_boot_ms() : virtual_ms;
+}
+
+int64_t __wrap_hf_clock_wall_ms(void)
+{
+    return h.real_clock ? __real_hf_clock_wall_ms() : virtual_ms + h.model->wall_offset_ms;
+}
+
+static bool is_near(int64_t at_ms) { return llabs(at_ms - h.model->now_ms) < EDGE_MS; }
+
+static bool is_near_an_edge(void)
+{
+    for (size_t i = 0; i < h.model->n_locks; i++) {
+        const struct model_lock *lock = &h.model->locks[i];
+        if (lock->rec.grant.held && is_near(lock->rec.grant.expires_ms))
+            return true;
+        for (size_t j = 0; j < lock->n_queue; j++)
+            if (is_near(lock->queue[j].until_ms) || is_near(lock->queue[j].seen_ms + HF_WAITER_MS))
+                return true;
+    }
+    return false;
+}
+
+static void sleep_ms(int64_t ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    while (nanosleep(&t, &t) < 0 && errno == EINTR)
+        continue;
+}
+
+/* Let time pass in both worlds; afterwards it is a moment at which something may be asked. */
+static void pass_time(int64_t ms)
+{
+    if (!h.real_clock) {
+        h.model->now_ms = virtual_ms += ms;
+        return;
+    }
+    sleep_ms(ms > 2 * EDGE_MS ? 2 * EDGE_MS : ms);
+    h.model->now_ms = __real_hf_clock_boot_ms();
+    while (is_near_an_edge()) {
+        sleep_ms(EDGE_MS / 4);
+        h.model->now_ms = __real_hf_clock_boot_ms();
+    }
+    h.model->wall_offset_ms = __real_hf_clock_wall_ms() - h.model->now_ms;
+}
+
+/* ---- playing -------------------------------------------------------------------------------- */
+
+static void check(const struct comparison *c, const char *what)
+{
+    if (c->difference[0])
+        give_up(what, c->difference);
+}
+
+/* Whoever the model wakes must be woken; whoever no longer waits need not be watched. */
+static void check_wakes(int name, const char *what)
+{
+    for (size_t i = 0; i < h.model->n_wakes; i++) {
+        struct actor *a = find_actor(name, &h.model->wakes[i]);
+        if (!a || a->wake_fd < 0)
+            continue;
+        struct pollfd fd = {.fd = a->wake_fd, .events = POLLIN};
+        if (poll(&fd, 1, h.real_clock ? 10000 : 1000) != 1)
+            give_up(what, "the waiter that was granted the lock was not woken");
+        unwatch(a, names[name]);
+    }
+}
+
+static void watch_before_asking(struct hf_store *store, const struct hf_request *req, int name)
+{
+    struct hf_error error;
+    if (!req->wait_ms || !store->ops->watch)
+        return;
+    struct hf_lock_id id = hf_lock_id_of(req->token);
+    struct actor *a = find_actor(name, &id);
+    if (!a || a->wake_fd >= 0)
+        return;
+    if (store->ops->watch(store, req->name, &a->id, &a->wake_fd, &error) < 0)
+        give_up("watch", error.message);
+    a->watched_on = store;
+}
+
+static void play(int name)
+{
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    struct hf_request asked[BATCH_MAX];
+    static struct hf_answer of_model[BATCH_MAX], of_store[BATCH_MAX];
+    struct hf_error error;
+    char what[HF_MESSAGE_MAX];
+    size_t n = chance(8) ? 1 : 1 + (size_t)chance(BATCH_MAX);
+    make_room(name);
+    for (size_t i = 0; i < n; i++) {
+        asked[i] = make_request(name);
+        watch_before_asking(store, &asked[i], name);
+    }
+    struct hf_request translated[BATCH_MAX];
+    memcpy(translated, asked, sizeof asked);
+    for (size_t i = 0; i < n; i++)
+        translated[i].fence = fence_of_store(&h.fences[name], asked[i].fence);
+    describe(&asked[0], what, sizeof what);
+    int r = store->ops->apply(store, translated, n, of_store, &error);
+    if (r < 0)
+        give_up(what, error.message);
+    struct comparison c = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    for (size_t i = 0; i < n; i++) {
+        describe(&asked[i], what, sizeof what);
+        model_apply(h.model, &asked[i], &of_model[i]);
+        check_wakes(name, what);
+        compare_answers(&c, &of_model[i], &of_store[i]);
+        check(&c, what);
+    }
+}
+
+static void move_clock(int name)
+{
+    static const int64_t spans[] = {1, 50, 99, 100, 999, 2500, 4999, 5000, 7000, 20000, 61000};
+    const struct hf_grant *g = &model_lock(h.model, names[name])->rec.grant;
+    int64_t left_ms = g->expires_ms - h.model->now_ms;
+    if (g->held && left_ms > 1 && chance(2))
+        pass_time(left_ms - chance(2)); /* to its very end, or the moment before */
+    else
+        pass_time(PICK(spans));
+}
+
+static void kill_one(void)
+{
+    int i = (int)chance(PROCESSES);
+    if (h.processes[i] > 0) {
+        kill(h.processes[i], SIGKILL);
+        waitpid(h.processes[i], NULL, 0);
+        model_kill(h.model, h.processes[i]);
+    }
+    h.processes[i] = start_process();
+}
+
+/* ---- handles -------------------------------------------------------------------------------- */
+
+static struct hf_store *open_store(void)
+{
+    struct hf_store *store;
+    struct hf_error error;
+    int r = strcmp(h.url, "memory:") == 0 ? memory_open(&store, &error)
+                                          : hf_store_open(h.url, &store, &error);
+    if (r < 0)
+        errx(1, "%s: %s", h.url, error.message);
+    return store;
+}
+
+static void reopen_one(void)
+{
+    int i = (int)chance(HANDLES);
+    for (int name = 0; name < NAMES; name++)
+        for (size_t j = 0; j < h.n_actors[name]; j++)
+            if (h.actors[name][j].watched_on == h.handles[i])
+                unwatch(&h.actors[name][j], names[name]);
+    h.handles[i]->ops->close(h.handles[i]);
+    h.handles[i] = open_store();
+}
+
+/* ---- looking at everything ------------------------------------------------------------------ */
+
+struct listing {
+    struct hf_status of[NAMES + 1];
+    size_t n;
+};
+
+static int keep_status(void *arg, const struct hf_status *status)
+{
+    struct listing *l = arg;
+    if (l->n <= NAMES)
+        l->of[l->n++] = *status;
+    return 0;
+}
+
+static int name_index(const char *name)
+{
+    for (int i = 0; i < NAMES; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    give_up("a name that was never used", name);
+}
+
+/* Every listed name is as the model has it, in order, and none that is not free is missing. */
+static void check_list(void)
+{
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    struct hf_error error;
+    struct listing l = {.n = 0};
+    if (store->ops->list(store, HF_LIST_ALL, NULL, keep_status, &l, &error) < 0)
+        give_up("list", error.message);
+    size_t listed = 0, expected = 0;
+    for (size_t i = 0; i < l.n; i++) {
+        int name = name_index(l.of[i].name);
+        struct comparison c = {&h.fences[name], h.real_clock ? EDGE_MS : 0, ""};
+        struct hf_request req = {.op = HF_OP_STATUS, .name = names[name]};
+        struct hf_answer answer;
+        model_apply(h.model, &req, &answer);
+        compare_statuses(&c, &answer.holder, &l.of[i]);
+        check(&c, "list");
+        listed += l.of[i].state != HF_STATE_FREE;
+        if (i && strcmp(l.of[i - 1].name, l.of[i].name) >= 0)
+            give_up("list", "names are not in order");
+    }
+    for (size_t i = 0; i < h.model->n_locks; i++)
+        expected += h.model->locks[i].rec.grant.held;
+    if (listed != expected)
+        give_up("list", "a name that is held is not listed");
+}
+
+static void check_totals(void)
+{
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    struct hf_error error;
+    struct hf_totals of_store = {0}, of_model = model_totals(h.model);
+    if (store->ops->totals(store, &of_store, &error) < 0)
+        give_up("totals", error.message);
+    struct comparison c = {.fences = &h.fences[0]};
+    compare_totals(&c, &of_model, &of_store);
+    check(&c, "totals");
+}
+
+struct events {
+    struct hf_event *of;
+    size_t n, size;
+};
+
+static int keep_event(void *arg, const struct hf_event *event)
+{
+    struct events *e = arg;
+    if (e->n < e->size)
+        e->of[e->n++] = *event;
+    return 0;
+}
+
+/* What the store tells of a name is the model's story, or the end of it where it keeps less. */
+static void check_events(int name)
+{
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    struct hf_event_query query = HF_EVENT_QUERY_INIT;
+    struct hf_error error;
+    struct events told = {.size = h.model->n_events + 1};
+    told.of = calloc(told.size, sizeof *told.of);
+    query.name = names[name];
+    if (!told.of || store->ops->events(store, &query, keep_event, &told, &error) < 0)
+        give_up("events", error.message);
+    struct comparison c = {&h.fences[name], h.real_clock ? EDGE_MS : 0, ""};
+    size_t i = h.model->n_events, j = told.n, missing = 0;
+    while (i-- > 0) {
+        const struct hf_event *event = &h.model->events[i];
+        if (strcmp(event->name, names[name]) != 0)
+            continue;
+        if (j == 0)
+            missing++;
+        else
+            compare_events(&c, event, &told.of[--j]);
+    }
+    check(&c, "events, from the last one backwards");
+    if (j > 0 || (missing && h.has_all_events))
+        give_up("events", "there are more, or fewer, than there should be");
+    free(told.of);
+}
+
+/* ---- a history ------------------------------------------------------------------------------ */
+
+static bool keeps_executions(void)
+{
+    struct hf_request req = {.op = HF_OP_ACQUIRE,
+                             .name = names[0],
+                             .token = "probe",
+                             .ttl_ms = 1000,
+                             .owner = "probe",
+                             .once_key = "probe",
+                             .execution_id = "00000000-0000-4000-9000-000000000000"};
+    struct hf_answer answer;
+    struct hf_error error;
+    int r = h.handles[0]->ops->apply(h.handles[0], &req, 1, &answer, &error);
+    if (r >= 0)
+        model_apply(h.model, &req, &answer);
+    return r >= 0;
+}
+
+static void begin_history(void)
+{
+    h.model = model_new();
+    h.model->now_ms = virtual_ms = __real_hf_clock_boot_ms();
+    h.model->wall_offset_ms = __real_hf_clock_wall_ms() - h.model->now_ms;
+    h.random = h.seed;
+    for (int i = 0; i < HANDLES; i++)
+        h.handles[i] = open_store();
+    for (int i = 0; i < PROCESSES; i++)
+        h.processes[i] = start_process();
+    h.has_once = keeps_executions();
+    h.has_all_events = strncmp(h.url, "file:", 5) != 0;
+    pass_time(5000);
+}
+
+static void end_history(void)
+{
+    for (int name = 0; name < NAMES; name++)
+        for (size_t i = 0; i < h.n_actors[name]; i++)
+            unwatch(&h.actors[name][i], names[name]);
+    for (int i = 0; i < HANDLES; i++)
+        h.handles[i]->ops->close(h.handles[i]);
+    kill_processes();
+    model_free(h.model);
+}
+
+static void play_history(void)
+{
+    begin_history();
+    for (h.step = 1; h.step <= h.steps; h.step++) {
+        int name = (int)chance(NAMES);
+        int64_t dice = chance(100);
+        pass_time(0);
+        if (dice < 80)
+            play(name);
+        else if (dice < 92)
+            move_clock(name);
+        else if (dice < 94)
+            kill_one();
+        else if (dice < 96)
+            reopen_one();
+        else if (dice < 98)
+            check_list();
+        else
+            check_totals();
+    }
+    for (int name = 0; name < NAMES; name++)
+        check_events(name);
+    check_totals();
+    check_list();
+    printf("ok: %lld steps, %lld actors, %lld grants, %zu events\n", (long long)h.steps,
+           (long long)h.actors_made, (long long)model_totals(h.model).acquire_granted,
+           h.model->n_events);
+    end_history();
+}
+
+/* ---- the suite's own test ------------------------------------------------------------------- */
+
+/* One history in a process of its own: 0 where it went well. */
+static bool survives(enum mutant mutant, uint64_t seed)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (mutant != MUTANT_NONE && !freopen("/dev/null", "w", stdout))
+            _exit(3);
+        memory_reset(mutant);
+        h.seed = seed;
+        play_history();
+        memory_reset(MUTANT_NONE);
+        exit(0);
+    }
+    int status = 0;
+    if (pid < 0 || waitpid(pid, &status, 0) < 0)
+        err(1, "fork");
+    if (!WIFEXITED(status) || WEXITSTATUS(status) > 1)
+        errx(1, "a history ended by itself: %d", status);
+    return WEXITSTATUS(status) == 0;
+}
+
+static int test_mutants(void)
+{
+    int escaped = 0;
+    h.url = "memory:";
+    for (int mutant = MUTANT_NONE; mutant < MUTANT_COUNT; mutant++) {
+        uint64_t seed = 1;
+        while (seed < 20 && survives((enum mutant)mutant, seed))
+            seed++;
+        bool caught = seed < 20;
+        bool wanted = mutant != MUTANT_NONE;
+        printf("%s: %s (seed %llu)\n", mutant_text((enum mutant)mutant),
+               caught ? "caught" : "not caught", (unsigned long long)seed);
+        escaped += caught != wanted;
+    }
+    printf("%d of %d as expected\n", MUTANT_COUNT - escaped, MUTANT_COUNT);
+    return escaped ? 1 : 0;
+}
+
+static uint64_t parse_seed(const char *text)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return strcmp(text, "random") == 0 ? (uint64_t)t.tv_nsec ^ (uint64_t)getpid() << 32
+                                       : strtoull(text, NULL, 10);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"store", required_argument, NULL, 's'}, {"seed", required_argument, NULL, 'r'},
+        {"steps", required_argument, NULL, 'n'}, {"real-clock", no_argument, NULL, 'c'},
+        {"mutants", no_argument, NULL, 'm'},     {NULL, 0, NULL, 0}};
+    bool mutants = false;
+    h.seed = parse_seed("random");
+    h.steps = 2000;
+    for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;)
+        switch (o) {
+        case 's':
+            h.url = optarg;
+            break;
+        case 'r':
+            h.seed = parse_seed(optarg);
+            break;
+        case 'n':
+            h.steps = strtoll(optarg, NULL, 10);
+            break;
+        case 'c':
+            h.real_clock = true;
+            break;
+        case 'm':
+            mutants = true;
+            break;
+        default:
+            return 64;
+        }
+    if (mutants)
+        return test_mutants();
+    if (!h.url)
+        errx(64, "usage: conformance --store URL [--seed N] [--steps N] [--real-clock]");
+    printf("conformance --store %s --seed %llu --steps %lld\n", h.url, (unsigned long long)h.seed,
+           (long long)h.steps);
+    fflush(stdout);
+    memory_reset(MUTANT_NONE);
+    play_history();
+    memory_reset(MUTANT_NONE);
+    return 0;
+}

@@ -1,0 +1,264 @@
+#include "memory.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+#include "model.h"
+#include "record.h"
+
+enum { WATCHES_MAX = 256 };
+
+static struct {
+    struct model *kept; /* only its memory is used: the semantics come from record.c */
+    enum mutant mutant;
+    struct {
+        struct hf_lock_id id;
+        int fd;
+    } watches[WATCHES_MAX];
+    size_t n_watches;
+} all;
+
+const char *mutant_text(enum mutant mutant)
+{
+    static const char *const texts[] = {"none",
+#define X(name, text) text,
+                                        MUTANT_MAP(X)
+#undef X
+    };
+    return texts[mutant];
+}
+
+void memory_reset(enum mutant mutant)
+{
+    if (all.kept)
+        model_free(all.kept);
+    all.kept = model_new();
+    all.mutant = mutant;
+    all.n_watches = 0;
+}
+
+/* ---- record operations ---------------------------------------------------------------------- */
+
+static int begin(struct hf_store *store, const char *const *names, size_t n, bool durable,
+                 struct hf_error *err)
+{
+    (void)store, (void)names, (void)n, (void)durable, (void)err;
+    return 0;
+}
+
+static int commit(struct hf_store *store, struct hf_error *err)
+{
+    (void)store, (void)err;
+    return 0;
+}
+
+/* Only for requests that are refused before they change anything. */
+static void rollback(struct hf_store *store) { (void)store; }
+
+static int load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
+                struct hf_record *ret, struct hf_error *err)
+{
+    (void)store, (void)err;
+    struct model_lock *lock = model_lock(all.kept, name);
+    model_load(lock, self);
+    *ret = lock->rec;
+    if (all.mutant == MUTANT_LAST_COME_FIRST_SERVED && ret->n_head >= 2) {
+        struct hf_waiter first = ret->head[0];
+        ret->head[0] = ret->head[1];
+        ret->head[1] = first;
+    }
+    if (all.mutant == MUTANT_LOSES_THE_TAIL)
+        ret->n_waiters = ret->n_head;
+    return 0;
+}
+
+static void spoil_grant(struct hf_grant *kept, const struct hf_grant *before)
+{
+    if (all.mutant == MUTANT_FORGETS_THE_TAKEOVER)
+        kept->took = (struct hf_takeover){0};
+    if (all.mutant == MUTANT_FORGETS_PROCESSES)
+        kept->bound.n = 0;
+    if (all.mutant == MUTANT_EXPIRES_LATE && kept->fence != before->fence)
+        kept->expires_ms++;
+    if (all.mutant == MUTANT_FORGETS_THE_CONFIRMATION && before->offered &&
+        before->fence == kept->fence)
+        kept->expires_ms = before->expires_ms;
+}
+
+static int save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
+                const struct hf_effects *fx, struct hf_error *err)
+{
+    (void)store, (void)err;
+    static struct hf_effects kept;
+    kept = *fx;
+    struct model_lock *lock = model_lock(all.kept, rec->name);
+    struct hf_grant before = lock->rec.grant;
+    if (fx->changed || fx->put_self)
+        lock->rec = *rec;
+    spoil_grant(&lock->rec.grant, &before);
+    if (all.mutant == MUTANT_KEEPS_THE_GRANTED_QUEUED)
+        kept.n_dropped = 0;
+    if (all.mutant == MUTANT_LOSES_THE_OWN_PLACE && fx->put_self)
+        kept.dropped[kept.n_dropped++] = rec->self.id; /* and is put back behind all others */
+    if (all.mutant == MUTANT_FORGETS_SPENT_TOKENS)
+        lock->rec.n_ended = 0;
+    if (all.mutant == MUTANT_DROPS_EVENTS && kept.n_events > 1)
+        kept.n_events = 1;
+    model_save(all.kept, lock, ask, &kept);
+    return 0;
+}
+
+static int64_t next_fence(struct hf_store *store)
+{
+    (void)store;
+    return ++all.kept->last_fence;
+}
+
+static int once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
+                char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)
+{
+    (void)store, (void)name, (void)key, (void)ret, (void)ret_execution;
+    return hf_fail(err, HF_UNSUPPORTED, "the memory store keeps locks only");
+}
+
+static int64_t now_ms(struct hf_store *store)
+{
+    (void)store;
+    return hf_clock_boot_ms();
+}
+
+static void wake(struct hf_store *store, const char *name, const struct hf_lock_id *id)
+{
+    (void)store, (void)name;
+    for (size_t i = 0; all.mutant != MUTANT_NEVER_WAKES && i < all.n_watches; i++)
+        if (hf_lock_id_equal(&all.watches[i].id, id))
+            eventfd_write(all.watches[i].fd, 1);
+}
+
+static const struct hf_record_ops record_ops = {
+    .begin = begin,
+    .commit = commit,
+    .rollback = rollback,
+    .load = load,
+    .save = save,
+    .next_fence = next_fence,
+    .once = once,
+    .now_ms = now_ms,
+    .wake = wake,
+};
+
+/* ---- the store ------------------------------------------------------------------------------ */
+
+static int apply(struct hf_store *store, const struct hf_request *requests, size_t n,
+                 struct hf_answer *answers, struct hf_error *err)
+{
+    return hf_record_apply(store, &record_ops, requests, n, answers, err);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp((*(struct model_lock *const *)a)->rec.name,
+                  (*(struct model_lock *const *)b)->rec.name);
+}
+
+static bool passes(enum hf_list_filter filter, enum hf_lock_state state)
+{
+    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state != HF_STATE_FREE) ||
+           (filter == HF_LIST_STALE && state == HF_STATE_STALE);
+}
+
+static int list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
+                hf_status_fn fn, void *arg, struct hf_error *err)
+{
+    (void)err;
+    struct model_lock *sorted[MODEL_NAMES_MAX];
+    size_t n = all.kept->n_locks;
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = &all.kept->locks[i];
+    qsort(sorted, n, sizeof *sorted, compare_names);
+    struct hf_record_world rw = {store, &record_ops};
+    struct hf_world world = hf_record_world_now(&rw);
+    for (size_t i = 0; i < n; i++) {
+        struct hf_status status;
+        model_load(sorted[i], NULL);
+        hf_record_status(&sorted[i]->rec, &world, &status);
+        bool matches = !prefix || strncmp(status.name, prefix, strlen(prefix)) == 0;
+        if (matches && passes(filter, status.state) && fn(arg, &status))
+            break;
+    }
+    return 0;
+}
+
+static int events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
+                  void *arg, struct hf_error *err)
+{
+    (void)store, (void)err;
+    for (size_t i = 0; i < all.kept->n_events; i++) {
+        const struct hf_event *e = &all.kept->events[i];
+        if ((!query->name || strcmp(e->name, query->name) == 0) && fn(arg, e))
+            break;
+    }
+    return 0;
+}
+
+static int totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err)
+{
+    (void)store, (void)err;
+    *ret = model_totals(all.kept);
+    return 0;
+}
+
+static int watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
+                 struct hf_error *err)
+{
+    (void)store, (void)name;
+    if (all.n_watches == WATCHES_MAX)
+        return hf_fail(err, HF_NOMEM, "too many watches");
+    *ret_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    all.watches[all.n_watches].id = *id;
+    all.watches[all.n_watches++].fd = *ret_fd;
+    return 0;
+}
+
+static void unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd)
+{
+    (void)store, (void)name, (void)id;
+    for (size_t i = 0; i < all.n_watches; i++)
+        if (all.watches[i].fd == fd)
+            all.watches[i] = all.watches[--all.n_watches];
+    close(fd);
+}
+
+static void close_store(struct hf_store *store)
+{
+    if (all.mutant == MUTANT_REPEATS_FENCES)
+        all.kept->last_fence /= 2;
+    free(store);
+}
+
+static const struct hf_store_ops memory_ops = {
+    .scheme = "memory",
+    .form = "memory:",
+    .close = close_store,
+    .apply = apply,
+    .list = list,
+    .events = events,
+    .totals = totals,
+    .watch = watch,
+    .unwatch = unwatch,
+};
+
+int memory_open(struct hf_store **ret, struct hf_error *err)
+{
+    struct hf_store *store = calloc(1, sizeof *store);
+    if (!store)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    store->ops = &memory_ops;
+    *ret = store;
+    return 0;
+}

@@ -1,0 +1,37 @@
+/*
+ * A record store in memory, for the tests of the tests: the conformance suite must accept it as it
+ * is, and must catch it with any one of the mistakes below, each of which a real store could make.
+ */
+#ifndef HF_TESTS_MEMORY_H
+#define HF_TESTS_MEMORY_H
+
+#include "store.h"
+
+#define MUTANT_MAP(X)                                                                              \
+    X(REPEATS_FENCES, "the next fence is forgotten when the store is opened again")                \
+    X(KEEPS_THE_GRANTED_QUEUED, "who was granted the lock stays in the queue")                     \
+    X(NEVER_WAKES, "wake-ups are not sent")                                                        \
+    X(LAST_COME_FIRST_SERVED, "the two waiters at the head are swapped")                           \
+    X(FORGETS_SPENT_TOKENS, "tokens that ended are not kept")                                      \
+    X(EXPIRES_LATE, "a lease lasts a millisecond longer than it should")                           \
+    X(LOSES_THE_TAIL, "waiters behind the window are not counted")                                 \
+    X(FORGETS_THE_TAKEOVER, "whose stale lease was taken over is not kept")                        \
+    X(FORGETS_PROCESSES, "the processes of a lease are not kept")                                  \
+    X(DROPS_EVENTS, "only the first event of a request is kept")                                   \
+    X(FORGETS_THE_CONFIRMATION, "a confirmed offer is still an offer when it is loaded again")     \
+    X(LOSES_THE_OWN_PLACE, "a waiter that asks again goes to the end of the queue")
+
+enum mutant {
+    MUTANT_NONE,
+#define X(name, text) MUTANT_##name,
+    MUTANT_MAP(X)
+#undef X
+        MUTANT_COUNT
+};
+const char *mutant_text(enum mutant mutant);
+
+/* Every handle opened between two resets shares one store. */
+void memory_reset(enum mutant mutant);
+int memory_open(struct hf_store **ret, struct hf_error *err);
+
+#endif

@@ -1,0 +1,629 @@
+/*
+ * What the sqlite store keeps on disk, and what becomes of it: versions, damage, a lost power
+ * supply, a reboot, growth. What locks mean is the conformance suite's matter.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <sqlite3.h>
+
+#include "holdfast.h"
+
+/* ---- a store in a directory of its own ------------------------------------------------------ */
+
+struct place {
+    char dir[64];
+    char db[96];
+    char url[112];
+};
+
+static int set_up(void **state)
+{
+    struct place *p = calloc(1, sizeof *p);
+    snprintf(p->dir, sizeof p->dir, "%s", "/tmp/hf-test-XXXXXX");
+    if (!p || !mkdtemp(p->dir))
+        return -1;
+    snprintf(p->db, sizeof p->db, "%s/h.db", p->dir);
+    snprintf(p->url, sizeof p->url, "sqlite:%s", p->db);
+    *state = p;
+    return 0;
+}
+
+static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void shell(const char *format, ...)
+{
+    char command[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    assert_int_equal(system(command), 0);
+}
+
+static int tear_down(void **state)
+{
+    struct place *p = *state;
+    shell("rm -rf %s", p->dir);
+    free(p);
+    return 0;
+}
+
+static struct hf *open_ok(const struct place *p)
+{
+    struct hf *hf = NULL;
+    struct hf_error err = {0};
+    if (hf_open(p->url, &hf, &err) < 0)
+        fail_msg("open: %s", err.message);
+    return hf;
+}
+
+/* Opening fails with this code, and the message has this in it. */
+static void refused(const struct place *p, int code, const char *text)
+{
+    struct hf *hf = NULL;
+    struct hf_error err = {0};
+    assert_int_equal(hf_open(p->url, &hf, &err), -code);
+    assert_null(hf);
+    if (!strstr(err.message, text))
+        fail_msg("'%s' is not in: %s", text, err.message);
+    if (strstr(err.message, "locked"))
+        fail_msg("SQLite's own words: %s", err.message);
+}
+
+static struct hf_lease take(struct hf *hf, const char *name, const struct hf_acquire_options *opts)
+{
+    struct hf_lease lease;
+    struct hf_error err = {0};
+    if (hf_acquire(hf, name, opts, &lease, &err) < 0)
+        fail_msg("acquire %s: %s", name, err.message);
+    return lease;
+}
+
+static void give_back(struct hf *hf, const struct hf_lease *lease)
+{
+    struct hf_error err = {0};
+    if (hf_release(hf, lease, &err) < 0)
+        fail_msg("release: %s", err.message);
+}
+
+static int64_t take_and_give(struct hf *hf, const char *name)
+{
+    struct hf_lease lease = take(hf, name, NULL);
+    give_back(hf, &lease);
+    return lease.fence;
+}
+
+/* Run SQL beside the store; the answer is the last number it gave. */
+static int64_t sql(const struct place *p, const char *text)
+{
+    sqlite3 *db;
+    int64_t answer = 0;
+    assert_int_equal(sqlite3_open(p->db, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 5000);
+    for (const char *rest = text; *rest;) {
+        sqlite3_stmt *stmt = NULL;
+        if (sqlite3_prepare_v2(db, rest, -1, &stmt, &rest) != SQLITE_OK)
+            fail_msg("%s: %s", text, sqlite3_errmsg(db));
+        int rc;
+        while (stmt && (rc = sqlite3_step(stmt)) == SQLITE_ROW)
+            answer = sqlite3_column_int64(stmt, 0);
+        if (stmt && rc != SQLITE_DONE)
+            fail_msg("%s: %s", text, sqlite3_errmsg(db));
+        sqlite3_finalize(stmt);
+    }
+    sqlite3_close(db);
+    return answer;
+}
+
+static int64_t size_of(const struct place *p, const char *suffix)
+{
+    char path[128];
+    struct stat st;
+    snprintf(path, sizeof path, "%s%s", p->db, suffix);
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
+}
+
+static void reboot(const struct place *p) { sql(p, "UPDATE meta SET boot_id = 'an earlier boot'"); }
+
+/* ---- what is refused ------------------------------------------------------------------------ */
+
+static void newer_format_is_refused(void **state)
+{
+    struct place *p = *state;
+    hf_close(open_ok(p));
+    sql(p, "PRAGMA user_version=99");
+    refused(p, HF_UNAVAILABLE, "was written by a newer holdfast (format 99; this one knows 1)");
+    assert_int_equal(sql(p, "PRAGMA user_version"), 99);
+}
+
+static void foreign_database_is_refused_and_kept(void **state)
+{
+    struct place *p = *state;
+    sql(p, "CREATE TABLE theirs (x); INSERT INTO theirs VALUES (7)");
+    refused(p, HF_UNAVAILABLE, "another program's database");
+    assert_int_equal(sql(p, "SELECT x FROM theirs"), 7);
+    assert_int_equal(sql(p, "SELECT count(*) FROM sqlite_schema"), 1);
+}
+
+static void text_file_is_refused_and_kept(void **state)
+{
+    struct place *p = *state;
+    shell("echo 'dear diary' > %s", p->db);
+    refused(p, HF_UNAVAILABLE, "is not a database");
+    shell("echo 'dear diary' | cmp - %s", p->db);
+}
+
+static void directory_is_refused(void **state)
+{
+    struct place *p = *state;
+    assert_int_equal(mkdir(p->db, 0700), 0);
+    refused(p, HF_UNAVAILABLE, "is a directory");
+}
+
+static void damaged_file_gives_one_clear_error(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    for (int i = 0; i < 100; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "job-%d", i);
+        take_and_give(hf, name);
+    }
+    hf_close(hf);
+    sql(p, "PRAGMA wal_checkpoint(TRUNCATE)");
+    /* Leave the header and the schema, so that it opens. */
+    shell("dd if=/dev/urandom of=%s bs=1024 seek=6 count=60 conv=notrunc status=none", p->db);
+    struct hf_error err = {0};
+    struct hf_lease lease;
+    if (hf_open(p->url, &hf, &err) == 0) {
+        assert_int_equal(hf_acquire(hf, "job-5", NULL, &lease, &err), -HF_UNAVAILABLE);
+        hf_close(hf);
+    }
+    assert_non_null(strstr(err.message, "is damaged"));
+}
+
+/* Run `fn` as a user who owns nothing here; its exit code. */
+static int as_nobody(int (*fn)(const struct place *p), const struct place *p)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(setgid(65534) < 0 || setuid(65534) < 0 ? 99 : fn(p));
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
+}
+
+static int open_code(const struct place *p)
+{
+    struct hf *hf;
+    struct hf_error err = {0};
+    int code = hf_open(p->url, &hf, &err);
+    return code == 0 ? 0 : strstr(err.message, p->dir) ? -code : 97;
+}
+
+static void unwritable_places_are_forbidden(void **state)
+{
+    struct place *p = *state;
+    if (getuid() != 0)
+        skip();
+    assert_int_equal(as_nobody(open_code, p), HF_FORBIDDEN); /* a directory of ours */
+    hf_close(open_ok(p));
+    shell("chmod 755 %s", p->dir);
+    assert_int_equal(as_nobody(open_code, p), HF_FORBIDDEN); /* a file of ours */
+    assert_int_equal(sql(p, "PRAGMA user_version"), 1);
+}
+
+static void missing_directories_are_made_private(void **state)
+{
+    struct place *p = *state;
+    struct stat st;
+    snprintf(p->db, sizeof p->db, "%s/a/b/h.db", p->dir);
+    snprintf(p->url, sizeof p->url, "sqlite:%s", p->db);
+    hf_close(open_ok(p));
+    assert_int_equal(stat(p->db, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+static void foreign_writer_is_waited_for_and_named(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(p->db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    struct hf_error err = {0};
+    struct hf_lease lease;
+    assert_int_equal(hf_acquire(hf, "job", NULL, &lease, &err), -HF_UNAVAILABLE);
+    assert_non_null(strstr(err.message, "another program"));
+    assert_null(strstr(err.message, "locked"));
+    sqlite3_close(db);
+    take_and_give(hf, "job");
+    hf_close(hf);
+}
+
+static void removed_database_is_noticed(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    take_and_give(hf, "job");
+    unlink(p->db);
+    struct hf_error err = {0};
+    struct hf_lease lease;
+    int code = 0;
+    for (int i = 0; i < 100 && code == 0; i++) {
+        if ((code = hf_acquire(hf, "job", NULL, &lease, &err)) == 0)
+            code = hf_release(hf, &lease, &err);
+        usleep(20000);
+    }
+    assert_int_equal(code, -HF_UNAVAILABLE);
+    assert_non_null(strstr(err.message, "moved or removed"));
+    hf_close(hf);
+}
+
+/* ---- making it ------------------------------------------------------------------------------ */
+
+enum { RACERS = 8, RACES = 5 };
+
+static int open_and_take(const struct place *p, int i)
+{
+    char name[16];
+    struct hf *hf;
+    struct hf_lease lease;
+    snprintf(name, sizeof name, "job-%d", i);
+    if (hf_open(p->url, &hf, NULL) < 0)
+        return 1;
+    if (hf_acquire(hf, name, NULL, &lease, NULL) < 0)
+        return 2;
+    hf_close(hf);
+    return 0;
+}
+
+static void many_may_create_it_at_once(void **state)
+{
+    struct place *p = *state;
+    for (int race = 0; race < RACES; race++) {
+        shell("rm -f %s*", p->db);
+        for (int i = 0; i < RACERS; i++)
+            if (fork() == 0)
+                _exit(open_and_take(p, i));
+        for (int i = 0; i < RACERS; i++) {
+            int status;
+            assert_true(wait(&status) > 0);
+            assert_int_equal(status, 0);
+        }
+        assert_int_equal(sql(p, "SELECT count(DISTINCT fence) FROM lock"), RACERS);
+    }
+}
+
+static void the_first_fence_is_1(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    assert_int_equal(take_and_give(hf, "job"), 1);
+    hf_close(hf);
+}
+
+/* ---- fences --------------------------------------------------------------------------------- */
+
+static void power_loss_never_repeats_a_fence(void **state)
+{
+    struct place *p = *state;
+    int64_t highest = 0;
+    hf_close(open_ok(p));
+    /* All that is certainly on disk, with nothing that came later. */
+    shell("cd %s && mkdir kept && cp h.db h.db-wal kept", p->dir);
+    struct hf *hf = open_ok(p);
+    for (int i = 0; i < 50; i++)
+        highest = take_and_give(hf, "job");
+    hf_close(hf);
+    shell("cd %s && rm h.db* && cp kept/* .", p->dir);
+    assert_int_equal(sql(p, "SELECT count(*) FROM lock"), 0);
+    reboot(p);
+    hf = open_ok(p);
+    assert_true(take_and_give(hf, "job") > highest);
+    hf_close(hf);
+}
+
+/* Grants and releases of one name, many per transaction; the last fence. */
+static int64_t churn(struct hf *hf, int pairs)
+{
+    struct hf_request *requests = calloc(2 * (size_t)pairs, sizeof *requests);
+    struct hf_answer *answers = calloc(2 * (size_t)pairs, sizeof *answers);
+    char(*tokens)[HF_UUID_LEN + 1] = calloc((size_t)pairs, sizeof *tokens);
+    struct hf_error err = {0};
+    for (int i = 0; i < pairs; i++) {
+        hf_token(tokens[i]);
+        requests[2 * i] = (struct hf_request){.op = HF_OP_ACQUIRE,
+                                              .name = "churn",
+                                              .token = tokens[i],
+                                              .ttl_ms = 60000,
+                                              .owner = "me"};
+        requests[2 * i + 1] =
+            (struct hf_request){.op = HF_OP_RELEASE, .name = "churn", .token = tokens[i]};
+    }
+    if (hf_apply(hf, requests, 2 * (size_t)pairs, answers, &err) < 0)
+        fail_msg("%s", err.message);
+    int64_t fence = answers[2 * pairs - 2].lease.fence;
+    for (int i = 0; i < 2 * pairs; i++)
+        assert_int_equal(answers[i].code, 0);
+    free(requests);
+    free(answers);
+    free(tokens);
+    return fence;
+}
+
+static void fences_stay_within_what_is_reserved(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p), *other = open_ok(p);
+    int64_t first_limit = sql(p, "SELECT fence_limit FROM meta"), last = 0;
+    while (last < first_limit + 1000) {
+        int64_t reserved = sql(p, "SELECT fence_limit FROM meta");
+        int64_t fence = churn(hf, 400);
+        assert_true(fence > last);
+        assert_true(fence <= reserved || fence <= sql(p, "SELECT fence_limit FROM meta"));
+        last = fence;
+    }
+    /* One that has slept through it all goes on from there. */
+    assert_true(take_and_give(other, "churn") > last);
+    hf_close(other);
+    hf_close(hf);
+}
+
+static void bumped_epoch_is_far_above(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p), *other = open_ok(p);
+    int64_t before = take_and_give(hf, "job");
+    assert_int_equal(hf_init(hf, true, NULL), 0);
+    int64_t after = take_and_give(other, "job");
+    assert_true(after > before + 1000000);
+    assert_true(after < INT64_C(1) << 53);
+    assert_true(take_and_give(hf, "job") > after);
+    hf_close(hf);
+    hf_close(other);
+}
+
+/* ---- boots ---------------------------------------------------------------------------------- */
+
+static void reboot_frees_what_was_bound_to_a_process(void **state)
+{
+    struct place *p = *state;
+    struct hf_acquire_options bound = HF_ACQUIRE_INIT;
+    bound.bound[0] = getpid();
+    bound.n_bound = 1;
+    struct hf *hf = open_ok(p);
+    take(hf, "bound", &bound);
+    take(hf, "free", NULL);
+    hf_close(hf);
+    reboot(p);
+    hf = open_ok(p);
+    struct hf_lease lease;
+    struct hf_error err = {0};
+    assert_int_equal(hf_acquire(hf, "bound", NULL, &lease, &err), 0);
+    assert_int_equal(lease.takeover.reason, HF_STALE_REBOOTED);
+    /* Only its ttl ends the other one, counted from now. */
+    assert_int_equal(hf_acquire(hf, "free", NULL, &lease, &err), -HF_HELD);
+    assert_true(err.holder.remaining_ms > HF_TTL_DEFAULT_MS / 2);
+    hf_close(hf);
+}
+
+static void reboot_forgets_who_waited(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_answer answer;
+    char token[HF_UUID_LEN + 1];
+    struct hf_lease lease = take(hf, "job", NULL);
+    hf_token(token);
+    struct hf_request request = {.op = HF_OP_ACQUIRE,
+                                 .name = "job",
+                                 .token = token,
+                                 .ttl_ms = 60000,
+                                 .wait_ms = HF_FOREVER,
+                                 .owner = "me"};
+    assert_int_equal(hf_apply(hf, &request, 1, &answer, NULL), 0);
+    assert_true(answer.queued);
+    hf_close(hf);
+    assert_int_equal(sql(p, "SELECT waiters FROM lock"), 1);
+    reboot(p);
+    hf = open_ok(p);
+    struct hf_status status;
+    assert_int_equal(hf_status_of(hf, "job", &status, NULL), 0);
+    assert_int_equal(status.waiters, 0);
+    give_back(hf, &lease);
+    take_and_give(hf, "job");
+    hf_close(hf);
+}
+
+/* ---- growth --------------------------------------------------------------------------------- */
+
+static void log_stays_short_with_short_lived_processes(void **state)
+{
+    struct place *p = *state;
+    int64_t longest = 0;
+    for (int i = 0; i < 400; i++) {
+        struct hf *hf = open_ok(p);
+        take(hf, "job", NULL); /* one commit, then gone */
+        hf_close(hf);
+        sql(p, "UPDATE lock SET held = 0");
+        int64_t size = size_of(p, "-wal");
+        longest = size > longest ? size : longest;
+    }
+    assert_true(longest < 1 << 20);
+}
+
+static void log_stays_bounded_in_a_long_life(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    for (int i = 0; i < 10000; i++)
+        take_and_give(hf, "job");
+    assert_true(size_of(p, "-wal") < 16 << 20);
+    hf_close(hf);
+}
+
+static int count_event(void *arg, const struct hf_event *event)
+{
+    assert_string_equal(event->name, "job");
+    ++*(int *)arg;
+    return 0;
+}
+
+static void old_events_go_but_the_newest_stays(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    int64_t fence = churn(hf, 1000);
+    sql(p, "UPDATE event SET at = 1000");
+    int64_t before = sql(p, "SELECT count(*) FROM event");
+    fence = churn(hf, 500);
+    int64_t after = sql(p, "SELECT count(*) FROM event WHERE at = 1000");
+    assert_true(after < before);
+    assert_true(sql(p, "SELECT max(seq) FROM event") >= fence);
+    assert_true(take_and_give(hf, "churn") > fence);
+    hf_close(hf);
+}
+
+static void nothing_but_the_newest_event_is_enough(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    int64_t fence = take_and_give(hf, "job");
+    sql(p, "DELETE FROM event WHERE seq < (SELECT max(seq) FROM event)");
+    int n = 0;
+    struct hf_event_query query = HF_EVENT_QUERY_INIT;
+    query.name = "job";
+    assert_int_equal(hf_events(hf, &query, count_event, &n, NULL), 0);
+    assert_int_equal(n, 1);
+    assert_true(take_and_give(hf, "job") > fence);
+    hf_close(hf);
+}
+
+static void story_of_one_name(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    for (int i = 0; i < 100; i++) {
+        take_and_give(hf, "job");
+        take_and_give(hf, "other");
+    }
+    int n = 0;
+    struct hf_event_query query = HF_EVENT_QUERY_INIT;
+    query.name = "job";
+    assert_int_equal(hf_events(hf, &query, count_event, &n, NULL), 0);
+    assert_int_equal(n, 200);
+    n = 0;
+    query.limit = 70;
+    assert_int_equal(hf_events(hf, &query, count_event, &n, NULL), 0);
+    assert_int_equal(n, 70);
+    hf_close(hf);
+}
+
+/* ---- once ----------------------------------------------------------------------------------- */
+
+static struct hf_acquire_options once(const char *key)
+{
+    struct hf_acquire_options opts = HF_ACQUIRE_INIT;
+    opts.once_key = key;
+    return opts;
+}
+
+static int64_t executions(const struct place *p, const char *state)
+{
+    char text[100];
+    snprintf(text, sizeof text, "SELECT count(*) FROM execution WHERE state = '%s'", state);
+    return sql(p, text);
+}
+
+static void key_is_free_until_it_succeeds(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options opts = once("2026-11-15");
+    struct hf_error err = {0};
+    struct hf_lease lease = take(hf, "report", &opts);
+    assert_int_equal(executions(p, "RUNNING"), 1);
+    assert_int_equal(hf_finish(hf, &lease, false, 3, "exit 3", &err), 0);
+    assert_int_equal(sql(p, "SELECT exit_code FROM execution WHERE state = 'FAILED'"), 3);
+    lease = take(hf, "report", &opts);
+    assert_int_equal(hf_finish(hf, &lease, true, 0, "", &err), 0);
+    assert_int_equal(executions(p, "SUCCESS"), 1);
+    assert_int_equal(hf_acquire(hf, "report", &opts, &lease, &err), -HF_DONE_ALREADY);
+    struct hf_acquire_options other = once("2026-11-16");
+    lease = take(hf, "report", &other);
+    give_back(hf, &lease); /* without a word of how it went */
+    assert_int_equal(executions(p, "ABORTED"), 1);
+    hf_close(hf);
+}
+
+static void run_without_its_lease_does_not_block_the_key(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options opts = once("k");
+    take(hf, "report", &opts);
+    sql(p, "UPDATE lock SET held = 0");
+    struct hf_lease lease = take(hf, "report", &opts);
+    assert_int_equal(executions(p, "ABORTED"), 1);
+    assert_int_equal(executions(p, "RUNNING"), 1);
+    give_back(hf, &lease);
+    hf_close(hf);
+}
+
+static void same_token_again_is_the_same_run(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options opts = once("k");
+    struct hf_lease first = take(hf, "report", &opts);
+    opts.token = first.token;
+    struct hf_lease again = take(hf, "report", &opts);
+    assert_int_equal(first.fence, again.fence);
+    assert_string_equal(first.execution_id, again.execution_id);
+    assert_int_equal(sql(p, "SELECT count(*) FROM execution"), 1);
+    hf_close(hf);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(newer_format_is_refused),
+        TEST(foreign_database_is_refused_and_kept),
+        TEST(text_file_is_refused_and_kept),
+        TEST(directory_is_refused),
+        TEST(damaged_file_gives_one_clear_error),
+        TEST(unwritable_places_are_forbidden),
+        TEST(missing_directories_are_made_private),
+        TEST(foreign_writer_is_waited_for_and_named),
+        TEST(removed_database_is_noticed),
+        TEST(many_may_create_it_at_once),
+        TEST(the_first_fence_is_1),
+        TEST(power_loss_never_repeats_a_fence),
+        TEST(fences_stay_within_what_is_reserved),
+        TEST(bumped_epoch_is_far_above),
+        TEST(reboot_frees_what_was_bound_to_a_process),
+        TEST(reboot_forgets_who_waited),
+        TEST(log_stays_short_with_short_lived_processes),
+        TEST(log_stays_bounded_in_a_long_life),
+        TEST(old_events_go_but_the_newest_stays),
+        TEST(nothing_but_the_newest_event_is_enough),
+        TEST(story_of_one_name),
+        TEST(key_is_free_until_it_succeeds),
+        TEST(run_without_its_lease_does_not_block_the_key),
+        TEST(same_token_again_is_the_same_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

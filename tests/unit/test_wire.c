@@ -1,0 +1,204 @@
+/* Records as JSON. */
+#include "wire.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "check.h"
+
+static struct hf_error err;
+
+static void assert_string_written(const char *bytes, size_t n, const char *json)
+{
+    struct hf_buf out = HF_BUF(1000);
+    hf_wire_string(&out, bytes, n);
+    assert_false(out.failed);
+    assert_string_equal(out.data, json);
+    json_t *back = json_loads(out.data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    assert_non_null(back); /* whatever went in, it is JSON */
+    json_decref(back);
+    hf_buf_clear(&out);
+}
+
+static void strings_are_escaped(void **state)
+{
+    assert_string_written("", 0, "\"\"");
+    assert_string_written("plain", 5, "\"plain\"");
+    assert_string_written("a\"b\\c/", 6, "\"a\\\"b\\\\c/\"");
+    assert_string_written("\n\t\r\x01\x7f", 5, "\"\\n\\t\\u000d\\u0001\\u007f\"");
+    assert_string_written("a\0b", 3, "\"a\\u0000b\"");
+    assert_string_written("é日\xf0\x9f\x94\x92", 9, "\"é日\xf0\x9f\x94\x92\"");
+}
+
+static void invalid_utf8_becomes_the_replacement_character(void **state)
+{
+    assert_string_written("\xff", 1, "\"\xef\xbf\xbd\"");
+    assert_string_written("a\xc3", 2, "\"a\xef\xbf\xbd\"");
+    assert_string_written("\xc3(", 2, "\"\xef\xbf\xbd(\"");
+    assert_string_written("\xc0\xaf", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\"");
+    assert_string_written("\xed\xa0\x80z", 4, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz\"");
+}
+
+static void a_buffer_that_is_full_says_so(void **state)
+{
+    struct hf_buf out = HF_BUF(4);
+    hf_wire_string(&out, "abc", 3);
+    assert_true(out.failed);
+    hf_buf_clear(&out);
+}
+
+static json_t *written(void (*write)(struct hf_buf *, const void *), const void *record)
+{
+    struct hf_buf out = HF_BUF(8000);
+    write(&out, record);
+    assert_false(out.failed);
+    assert_null(strchr(out.data, '\n'));
+    json_t *object = json_loads(out.data, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(object);
+    hf_buf_clear(&out);
+    return object;
+}
+
+static void write_lease(struct hf_buf *b, const void *r) { hf_wire_lease(b, r); }
+static void write_status(struct hf_buf *b, const void *r) { hf_wire_status(b, r); }
+static void write_event(struct hf_buf *b, const void *r) { hf_wire_event(b, r); }
+
+static void assert_fields(json_t *object, const char *const *names, size_t n)
+{
+    assert_int_equal(json_object_size(object), n);
+    for (size_t i = 0; i < n; i++)
+        assert_non_null(json_object_get(object, names[i]));
+}
+
+static void a_lease_has_the_documented_fields(void **state)
+{
+    static const char *const names[] = {"name",       "token",     "fence", "owner",      "note",
+                                        "acquiredAt", "expiresAt", "ttlMs", "executionId"};
+    struct hf_lease lease = {.name = "é\"",
+                             .fence = INT64_C(9007199254740991),
+                             .ttl_ms = 60000,
+                             .acquired_at_ms = INT64_C(1794774600123)};
+    json_t *object = written(write_lease, &lease);
+    assert_fields(object, names, 9);
+    assert_string_equal(json_string_value(json_object_get(object, "name")), "é\"");
+    assert_true(json_integer_value(json_object_get(object, "fence")) == lease.fence);
+    assert_string_equal(json_string_value(json_object_get(object, "acquiredAt")),
+                        "2026-11-15T20:30:00.123Z");
+    assert_true(json_is_null(json_object_get(object, "note")));
+    assert_true(json_is_null(json_object_get(object, "executionId")));
+    json_decref(object);
+}
+
+static void a_status_has_the_documented_fields_and_never_a_token(void **state)
+{
+    static const char *const names[] = {"name",      "state",       "fence",       "owner",
+                                        "alive",     "note",        "executionId", "lockedSince",
+                                        "expiresAt", "remainingMs", "waiters"};
+    struct hf_status s = {
+        .name = "x", .state = HF_STATE_STALE, .alive = HF_ALIVE_UNKNOWN, .waiters = 3};
+    json_t *object = written(write_status, &s);
+    assert_fields(object, names, 11);
+    assert_string_equal(json_string_value(json_object_get(object, "state")), "stale");
+    assert_true(json_is_null(json_object_get(object, "alive")));
+    json_decref(object);
+    s.alive = HF_DEAD;
+    object = written(write_status, &s);
+    assert_true(json_is_false(json_object_get(object, "alive")));
+    json_decref(object);
+}
+
+static void an_event_has_the_documented_fields(void **state)
+{
+    static const char *const names[] = {"seq",   "at",          "kind",   "name",  "fence",
+                                        "owner", "executionId", "reason", "detail"};
+    struct hf_event e = {.seq = 4, .kind = HF_EV_TAKEN_OVER, .name = "x"};
+    json_t *object = written(write_event, &e);
+    assert_fields(object, names, 9);
+    assert_string_equal(json_string_value(json_object_get(object, "kind")), "taken-over");
+    json_decref(object);
+}
+
+struct sample {
+    char text[8];
+    int64_t number, at_ms;
+    uint32_t count;
+    enum hf_alive alive;
+    bool flag;
+};
+static const struct hf_wire_field sample_fields[] = {
+    HF_WIRE(struct sample, text, "text", HF_WIRE_TEXT),
+    HF_WIRE(struct sample, number, "number", HF_WIRE_INT),
+    HF_WIRE(struct sample, at_ms, "at", HF_WIRE_TIME),
+    HF_WIRE(struct sample, count, "count", HF_WIRE_COUNT),
+    HF_WIRE(struct sample, alive, "alive", HF_WIRE_ALIVE),
+    HF_WIRE(struct sample, flag, "flag", HF_WIRE_BOOL),
+};
+enum { N_SAMPLE = sizeof sample_fields / sizeof *sample_fields };
+
+static int read_sample(const char *json, struct sample *ret)
+{
+    json_t *object = json_loads(json, 0, NULL);
+    assert_non_null(object);
+    int r = hf_wire_read(object, ret, sample_fields, N_SAMPLE, &err);
+    json_decref(object);
+    return r;
+}
+
+static void what_is_written_is_read_back(void **state)
+{
+    struct sample in = {"abcdefg", -5, 1794774600123, UINT32_MAX, HF_DEAD, true}, out;
+    struct hf_buf json = HF_BUF(1000);
+    hf_wire_write(&json, &in, sample_fields, N_SAMPLE);
+    assert_int_equal(read_sample(json.data, &out), 0);
+    assert_string_equal(out.text, in.text);
+    assert_true(out.number == in.number && out.at_ms == in.at_ms && out.count == in.count);
+    assert_true(out.alive == in.alive && out.flag == in.flag);
+    hf_buf_clear(&json);
+}
+
+static void what_is_absent_or_null_is_empty(void **state)
+{
+    struct sample out;
+    memset(&out, 0x55, sizeof out);
+    assert_int_equal(read_sample("{\"text\":null,\"unknown\":[1]}", &out), 0);
+    assert_string_equal(out.text, "");
+    assert_true(out.number == 0 && out.alive == HF_ALIVE_UNKNOWN && !out.flag);
+}
+
+static void a_wrong_type_is_named(void **state)
+{
+    static const struct {
+        const char *json, *field;
+    } bad[] = {
+        {"{\"text\":5}", "text"},
+        {"{\"text\":\"abcdefgh\"}", "text"},
+        {"{\"number\":\"5\"}", "number"},
+        {"{\"number\":1.5}", "number"},
+        {"{\"at\":\"yesterday\"}", "at"},
+        {"{\"count\":-1}", "count"},
+        {"{\"count\":4294967296}", "count"},
+        {"{\"alive\":\"yes\"}", "alive"},
+        {"{\"flag\":0}", "flag"},
+    };
+    struct sample out;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(read_sample(bad[i].json, &out), -HF_INVALID);
+        assert_non_null(strstr(err.message, bad[i].field));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strings_are_escaped),
+        cmocka_unit_test(invalid_utf8_becomes_the_replacement_character),
+        cmocka_unit_test(a_buffer_that_is_full_says_so),
+        cmocka_unit_test(a_lease_has_the_documented_fields),
+        cmocka_unit_test(a_status_has_the_documented_fields_and_never_a_token),
+        cmocka_unit_test(an_event_has_the_documented_fields),
+        cmocka_unit_test(what_is_written_is_read_back),
+        cmocka_unit_test(what_is_absent_or_null_is_empty),
+        cmocka_unit_test(a_wrong_type_is_named),
+    };
+    return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+}
