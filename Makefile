@@ -1,5 +1,5 @@
 # A short front for meson: see README.md. Every target installs the Debian packages it needs.
-.PHONY: all test asan tsan valgrind lint abi install bench clean
+.PHONY: all test asan tsan lint abi install bench clean
 PREFIX ?= /usr/local
 
 all:
@@ -7,24 +7,24 @@ all:
 
 test:
 	@scripts/deps build test
-	@scripts/build build
+	@scripts/build build -Dtests=true
 	@tests/run build
 
 # The whole suite under AddressSanitizer and UndefinedBehaviorSanitizer.
 asan:
 	@scripts/deps build test sanitize
-	@scripts/build build-asan -Db_sanitize=address,undefined -Dbuildtype=debugoptimized
+	@scripts/build build-asan -Dtests=true -Db_sanitize=address,undefined
 	@tests/run build-asan
 
 # The threaded parts under ThreadSanitizer.
 tsan:
 	@scripts/deps build test sanitize
-	@scripts/build build-tsan -Db_sanitize=thread
+	@scripts/build build-tsan -Dtests=true -Db_sanitize=thread
 	@meson test -C build-tsan --print-errorlogs --suite threads
 
 lint:
-	@scripts/deps build lint
-	@scripts/build build
+	@scripts/deps build test lint
+	@scripts/build build -Dtests=true
 	@scripts/lint
 
 abi:
@@ -37,8 +37,8 @@ install:
 	@meson install -C build-install --quiet
 
 bench:
-	@scripts/deps build bench
-	@scripts/build build
+	@scripts/deps build test bench
+	@scripts/build build -Dtests=true
 	@bench/run build
 
 clean:

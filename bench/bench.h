@@ -35,8 +35,7 @@ bench_fn bench_run_command, bench_pairs_sqlite, bench_pairs_file, bench_eight_pr
     bench_handover, bench_names_sqlite, bench_names_file, bench_waiters, bench_takeover,
     bench_memory;
 
-/* ---- measure.c --------------------------------------------------------------------------------
- */
+/* ---- measure.c ------------------------------------------------------------------------------ */
 
 int64_t bench_now_ns(void); /* CLOCK_MONOTONIC: the same in every process */
 void bench_sleep_us(long us);
@@ -66,8 +65,7 @@ void bench_contest(struct contestant *all, size_t n, int rounds, int64_t slice_n
 /* The median of what `a` did per slice over what `b` did in the slice beside it. */
 double bench_paired_ratio(const struct samples *a, const struct samples *b);
 
-/* ---- report.c ---------------------------------------------------------------------------------
- */
+/* ---- report.c ------------------------------------------------------------------------------- */
 
 enum goal { GOAL_NONE, GOAL_AT_MOST, GOAL_AT_LEAST };
 
@@ -92,8 +90,7 @@ void format_times(struct samples *ns, char *buf, size_t size);
 void format_rates(struct samples *per_second, char *buf, size_t size);
 void format_ns(double ns, char *buf, size_t size);
 
-/* ---- subject.c --------------------------------------------------------------------------------
- */
+/* ---- subject.c ------------------------------------------------------------------------------ */
 
 /* Something that can be taken and given back by name: ours, or a bare peer. */
 struct subject {
@@ -123,10 +120,9 @@ double opened_slice(void *opened, int64_t for_ns);
 void bare_sqlite_fill(void *state, int n);
 void subject_name(int i, char ret[32]);
 
-/* ---- spawn.c ----------------------------------------------------------------------------------
- */
+/* ---- spawn.c -------------------------------------------------------------------------------- */
 
-/* Start argv[0] (looked up in PATH), stdout to `stdout_fd` unless -1. */
+/* Start argv[0] (looked up in PATH); with stdout to `stdout_fd` and no stderr, unless that is -1. */
 pid_t spawn_start(const char *const argv[], int stdout_fd);
 void spawn_wait(pid_t pid);
 /* Run to its end, which must be exit 0; how long that took. */

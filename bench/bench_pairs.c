@@ -26,8 +26,7 @@ static struct opened open_subject(const struct subject *subject, const char *whe
     return (struct opened){subject, subject->open(where), "x"};
 }
 
-/* ---- one process --------------------------------------------------------------------------------
- */
+/* ---- one process ---------------------------------------------------------------------------- */
 
 void bench_pairs_sqlite(const struct bench_env *env)
 {

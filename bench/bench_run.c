@@ -12,8 +12,7 @@
 
 enum { FLOCK, OURS_FILE, OURS_SQLITE, BARE, N_COMMANDS };
 
-/* ---- time --------------------------------------------------------------------------------------
- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 static void report_run(const char *what, struct samples *ns, struct samples *peer_ns, double limit)
 {
@@ -49,8 +48,7 @@ void bench_run_command(const struct bench_env *env)
     report_run("(flock f true vs bare true)", &ns[FLOCK], &ns[BARE], 0);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 /* kB that a process has to itself, and its share of what it shares (PSS); and all it maps (RSS). */
 struct memory {

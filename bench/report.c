@@ -88,8 +88,7 @@ void report_end(void)
     printf("\n%d goals met, %d missed; load at the end %s\n", tally->met, tally->missed, load);
 }
 
-/* ---- numbers as people read them --------------------------------------------------------------
- */
+/* ---- numbers as people read them ------------------------------------------------------------ */
 
 struct scale {
     double from, divisor;

@@ -1,5 +1,6 @@
 #include <err.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -18,8 +19,10 @@ pid_t spawn_start(const char *const argv[], int stdout_fd)
     pid_t pid;
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    if (stdout_fd >= 0)
+    if (stdout_fd >= 0) {
         posix_spawn_file_actions_adddup2(&actions, stdout_fd, STDOUT_FILENO);
+        posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    }
     /* posix_spawn's argv is not const for historical reasons; it does not write to it. */
     union {
         const char *const *given;

@@ -33,8 +33,7 @@ static void *allocate(size_t size)
     return p;
 }
 
-/* ---- ours, through the public header -----------------------------------------------------------
- */
+/* ---- ours, through the public header -------------------------------------------------------- */
 
 struct handle {
     struct hf *hf;
@@ -87,8 +86,7 @@ static void close_ours(void *state)
 const struct subject ours = {open_ours, take_ours, give_ours, close_ours};
 const struct subject ours_waiting = {open_ours, take_ours_waiting, give_ours, close_ours};
 
-/* ---- bare SQLite: the two statements that a lock needs, and nothing else ------------------------
- */
+/* ---- bare SQLite: the two statements that a lock needs, and nothing else -------------------- */
 
 struct bare_db {
     sqlite3 *db;
@@ -175,8 +173,7 @@ void bare_sqlite_fill(void *state, int n)
 
 const struct subject bare_sqlite = {open_bare_db, take_bare_db, give_bare_db, close_bare_db};
 
-/* ---- bare files --------------------------------------------------------------------------------
- */
+/* ---- bare files ----------------------------------------------------------------------------- */
 
 static void *open_directory(const char *path)
 {

@@ -61,7 +61,7 @@ complete -c holdfast -n '__holdfast_is update events' -l name -x -a '(__holdfast
 complete -c holdfast -n '__holdfast_is release' -l force -d 'Free it without its token'
 complete -c holdfast -n '__holdfast_is release' -l fence -x -d 'The fence that status showed'
 complete -c holdfast -n '__holdfast_is release' -l reason -x -d 'Why, for the record'
-complete -c holdfast -n '__holdfast_is list' -l held -d 'What is held'
+complete -c holdfast -n '__holdfast_is list' -l held -d 'What is held, stale or not'
 complete -c holdfast -n '__holdfast_is list' -l stale -d 'What may be taken over'
 complete -c holdfast -n '__holdfast_is list' -l all -d 'Every name'
 complete -c holdfast -n '__holdfast_is list' -l prefix -x -a '(__holdfast_names)' -d 'Only names that begin with this'

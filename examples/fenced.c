@@ -17,8 +17,7 @@
 
 static const char NAME[] = "ledger";
 
-/* ---- the one who keeps the data: it knows fences, and nothing of locks ------------------------
- */
+/* ---- the one who keeps the data: it knows fences, and nothing of locks ---------------------- */
 
 /*
  * Replace the ledger's line by `text` unless a greater fence has written already. The file is
@@ -42,8 +41,7 @@ static bool write_ledger(const char *path, long long fence, const char *text)
     return fresh;
 }
 
-/* ---- two holders ------------------------------------------------------------------------------
- */
+/* ---- two holders ---------------------------------------------------------------------------- */
 
 static struct hf_lease acquire(struct hf *hf)
 {

@@ -90,7 +90,7 @@ enum {
 
 enum hf_code {
     HF_OK = 0,
-#define X(name, number, code, exit_code, http, meaning) HF_##name = number,
+#define X(name, number, code, exit_code, http, meaning) HF_##name = (number),
     HF_CODE_MAP(X)
 #undef X
 };
@@ -307,7 +307,7 @@ HF_API void hf_wait_end(struct hf_wait *wait);
 HF_API int hf_status_of(struct hf *hf, const char *name, struct hf_status *ret,
                         struct hf_error *err);
 
-/* By state: what is stale does not count as held. */
+/* HELD: whatever is not free, so that nobody overlooks what is stale. */
 enum hf_list_filter { HF_LIST_HELD, HF_LIST_STALE, HF_LIST_ALL };
 
 /* Called per lock, in name order; a non-zero answer ends the listing, which then returns 0. */
@@ -346,7 +346,7 @@ struct hf_totals {
     int64_t forced, lost;
     int64_t locks_held, locks_stale, locks_free, waiters;
 };
-HF_API int hf_totals(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
+HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 
 /* Create or migrate the store's schema. With `bump_epoch` raise every later fence past lost ones.
  */

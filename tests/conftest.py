@@ -44,13 +44,7 @@ def built(*path):
 
 
 def find_holdfast():
-    named = os.environ.get("HOLDFAST")
-    if named:
-        return os.path.abspath(named)
-    for path in (("holdfast",), ("src", "holdfast")):
-        if os.path.exists(os.path.join(BUILD, *path)):
-            return os.path.join(BUILD, *path)
-    return os.path.join(BUILD, "holdfast")
+    return os.path.abspath(os.environ.get("HOLDFAST") or os.path.join(BUILD, "holdfast"))
 
 
 def marked_processes(mark):

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,12 +14,6 @@
 
 #include "clock.h"
 #include "error.h"
-
-static uint64_t own_pid_namespace(void)
-{
-    struct stat st;
-    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
-}
 
 /*
  * The second field of /proc/PID/stat may itself contain spaces and brackets. Start times are shown
@@ -49,6 +44,57 @@ bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret)
     return true;
 }
 
+/* ---- this process --------------------------------------------------------------------------- */
+
+/*
+ * What never changes for this process is read once: a look into /proc costs as much as a
+ * transaction. A forked child has its own, and reads it when it first asks.
+ */
+static pthread_once_t self_once = PTHREAD_ONCE_INIT;
+static struct {
+    uint64_t pid_namespace;    /* 0: unknown */
+    struct hf_process process; /* pid 0: unknown */
+} self;
+
+static void forget_self(void) { self_once = PTHREAD_ONCE_INIT; }
+
+static void forget_self_after_fork(void) { pthread_atfork(NULL, NULL, forget_self); }
+
+static void read_self(void)
+{
+    static pthread_once_t handler_once = PTHREAD_ONCE_INIT;
+    struct stat ns;
+    struct hf_process_stat stat_now;
+    pthread_once(&handler_once, forget_self_after_fork);
+    self.pid_namespace = stat("/proc/self/ns/pid", &ns) == 0 ? (uint64_t)ns.st_ino : 0;
+    self.process = (struct hf_process){0};
+    if (hf_process_read_stat(getpid(), &stat_now))
+        self.process = (struct hf_process){getpid(), stat_now.start_ticks};
+}
+
+static uint64_t own_pid_namespace(void)
+{
+    pthread_once(&self_once, read_self);
+    return self.pid_namespace;
+}
+
+/* False: there is no such process, or /proc can't be read. */
+static bool identify(int32_t pid, struct hf_process *ret)
+{
+    struct hf_process_stat stat_now;
+    pthread_once(&self_once, read_self);
+    if (pid > 0 && pid == self.process.pid) {
+        *ret = self.process;
+        return true;
+    }
+    if (pid <= 0 || !hf_process_read_stat(pid, &stat_now))
+        return false;
+    *ret = (struct hf_process){pid, stat_now.start_ticks};
+    return true;
+}
+
+/* ---- any process ---------------------------------------------------------------------------- */
+
 int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
                           struct hf_error *err)
 {
@@ -56,17 +102,25 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
     if (n > HF_BOUND_MAX)
         return hf_fail(err, HF_INVALID, "a lease can be bound to at most %d processes",
                        HF_BOUND_MAX);
-    for (size_t i = 0; i < n; i++) {
-        struct hf_process_stat stat;
-        if (pids[i] <= 0 || !hf_process_read_stat(pids[i], &stat))
+    for (size_t i = 0; i < n; i++)
+        if (!identify(pids[i], &all.of[i]))
             return hf_fail(err, HF_INVALID, "there is no process %d to bind the lease to", pids[i]);
-        all.of[i] = (struct hf_process){.pid = pids[i], .start_ticks = stat.start_ticks};
-    }
     if (n)
         all.pid_namespace = own_pid_namespace();
     memcpy(all.boot, hf_boot_id(), strlen(hf_boot_id()) + 1);
     *ret = all;
     return 0;
+}
+
+/* Every thread of it, whether or not somebody has reaped it. */
+static bool has_ended(int32_t pid)
+{
+    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    if (watched.fd < 0)
+        return errno == ESRCH;
+    bool ended = poll(&watched, 1, 0) == 1;
+    close(watched.fd);
+    return ended;
 }
 
 enum hf_alive hf_process_alive(const struct hf_process *p)
@@ -79,7 +133,10 @@ enum hf_alive hf_process_alive(const struct hf_process *p)
     /* Rounding by the namespace's offset may move the start by a tick. */
     if (llabs(stat.start_ticks - p->start_ticks) > 1)
         return HF_DEAD; /* another process has its pid now */
-    return stat.state == 'Z' || stat.state == 'X' ? HF_DEAD : HF_ALIVE;
+    /* A main thread that has ended looks like a zombie while the others of its process go on. */
+    if (stat.state == 'Z' || stat.state == 'X')
+        return has_ended(p->pid) ? HF_DEAD : HF_ALIVE;
+    return HF_ALIVE;
 }
 
 enum hf_alive hf_processes_alive(const struct hf_processes *all)

@@ -108,7 +108,7 @@ extern const struct cli_command cli_commands[];
 extern const size_t cli_n_commands;
 const struct cli_command *cli_find_command(const char *name);
 
-/* ---- options (options.c) --------------------------------------------------------------------- */
+/* ---- options (options.c) -------------------------------------------------------------------- */
 
 enum cli_option_type {
     CLI_FLAG,     /* bool: true */
@@ -135,6 +135,10 @@ struct cli_option {
 extern const struct cli_option cli_option_table[];
 extern const size_t cli_n_options;
 
+/* A whole number in decimal, nothing around it, within [min, max]. */
+int cli_parse_int(const char *text, int64_t min, int64_t max, int64_t *ret, struct hf_error *err);
+#define CLI_FENCE_MAX ((INT64_C(1) << 53) - 1)
+
 /*
  * Parse the words after the program's name: sets cli->command and cli->opts and moves the operands
  * to the front of argv. For run and update they are NAME (or FILE), then COMMAND without its "--".
@@ -142,7 +146,7 @@ extern const size_t cli_n_options;
  */
 int cli_parse(struct cli *cli, int argc, char **argv, int *ret_operands);
 
-/* ---- help (help.c) --------------------------------------------------------------------------- */
+/* ---- help (help.c) -------------------------------------------------------------------------- */
 
 void cli_help_overview(FILE *out);
 void cli_help_command(FILE *out, const struct cli_command *command);
@@ -153,7 +157,7 @@ int cli_unknown_command(const char *word);
 /* The option of these commands that a mistyped one was probably meant to be, or NULL. */
 const char *cli_nearest_option(const char *word, unsigned command_bits);
 
-/* ---- talking (talk.c) ------------------------------------------------------------------------ */
+/* ---- talking (talk.c) ----------------------------------------------------------------------- */
 
 /* Print "holdfast: " and the message on stderr as one line. */
 void cli_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -199,7 +203,7 @@ int cli_held_signals(void);
 /* Die of the held signal that came, as if it had never been held. */
 void cli_die_of_signal(void);
 
-/* ---- tables (table.c) ------------------------------------------------------------------------ */
+/* ---- tables (table.c) ----------------------------------------------------------------------- */
 
 enum { CLI_COLUMNS_MAX = 8 };
 
@@ -218,12 +222,12 @@ struct cli_table {
 void cli_table_row(struct cli_table *table, enum cli_style style, const char *const *cells);
 void cli_table_end(struct cli_table *table);
 
-/* ---- sentences (story.c) --------------------------------------------------------------------- */
+/* ---- sentences (story.c) -------------------------------------------------------------------- */
 
 /* What happened, in words: "web1/4121 acquired it (fence 7)". */
 void cli_tell_event(const struct hf_event *event, struct hf_buf *out);
 
-/* ---- the commands ---------------------------------------------------------------------------- */
+/* ---- the commands --------------------------------------------------------------------------- */
 
 typedef int cli_command_fn(struct cli *cli, int argc, char **argv);
 cli_command_fn cmd_run, cmd_acquire, cmd_extend, cmd_release, cmd_status, cmd_list, cmd_why,

@@ -7,7 +7,7 @@
 #include "text.h"
 #include "wire.h"
 
-/* ---- sweep ----------------------------------------------------------------------------------- */
+/* ---- sweep ---------------------------------------------------------------------------------- */
 
 /* Say loudly what was freed, or plainly what would be. */
 static int say_swept(void *arg, const struct hf_status *status)
@@ -53,7 +53,7 @@ int cmd_sweep(struct cli *cli, int argc, char **argv)
     return code;
 }
 
-/* ---- metrics --------------------------------------------------------------------------------- */
+/* ---- metrics -------------------------------------------------------------------------------- */
 
 /* One sample: consecutive rows of one metric share its HELP and TYPE. */
 static const struct {
@@ -124,7 +124,7 @@ int cmd_metrics(struct cli *cli, int argc, char **argv)
     int code = cli_open(cli, &hf);
     if (code)
         return code;
-    if (hf_totals(hf, &totals, &err) < 0)
+    if (hf_totals_of(hf, &totals, &err) < 0)
         return cli_fail(cli, &err);
     if (cli->opts.json)
         return metrics_json(&totals);
@@ -132,7 +132,7 @@ int cmd_metrics(struct cli *cli, int argc, char **argv)
     return 0;
 }
 
-/* ---- init ------------------------------------------------------------------------------------ */
+/* ---- init ----------------------------------------------------------------------------------- */
 
 static int print_schema(const struct cli *cli, const struct hf *hf)
 {

@@ -1,16 +1,14 @@
 /* A lease by hand: acquire, extend, release, guard. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "announce.h"
 #include "cli.h"
-#include "error.h"
 #include "text.h"
 #include "wire.h"
 
-/* ---- acquire --------------------------------------------------------------------------------- */
+/* ---- acquire -------------------------------------------------------------------------------- */
 
 /* Who asked: the process given by --pid, else our parent, since we are about to end. */
 static void describe_asker(const struct cli *cli, char *ret, size_t size)
@@ -76,23 +74,12 @@ int cmd_acquire(struct cli *cli, int argc, char **argv)
     return hand_over(cli, hf, &lease);
 }
 
-/* ---- which lease ----------------------------------------------------------------------------- */
+/* ---- which lease ---------------------------------------------------------------------------- */
 
 /* An operand, or the variable that `run` sets for its command. */
 static const char *operand_or_env(int argc, char **argv, int i, const char *variable)
 {
     return i < argc ? argv[i] : getenv(variable);
-}
-
-static int parse_fence(const char *text, int64_t *ret, struct hf_error *err)
-{
-    char *end;
-    errno = 0;
-    long long fence = strtoll(text, &end, 10);
-    if (errno || *end || end == text || fence < 0)
-        return hf_fail(err, HF_INVALID, "'%s' is not a fence; expected a whole number", text);
-    *ret = fence;
-    return 0;
 }
 
 /* Two operands, or none and the environment; anything else is a misunderstanding. */
@@ -101,11 +88,15 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 {
     const char *name = operand_or_env(argc, argv, 0, "HOLDFAST_NAME");
     const char *second = operand_or_env(argc, argv, 1, variable);
-    if (argc == 1)
-        return cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
-    if (!name || !second)
-        return cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set",
-                         cli->command->name, what, variable);
+    if (argc == 1) {
+        cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
+        return CLI_EXIT_USAGE;
+    }
+    if (!name || !second) {
+        cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set", cli->command->name,
+                  what, variable);
+        return CLI_EXIT_USAGE;
+    }
     *ret_name = name;
     *ret_what = second;
     return 0;
@@ -114,7 +105,7 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 /* The lease as far as its holder knows it; from the environment its fence is known too. */
 static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_lease *ret)
 {
-    const char *name = NULL, *token = NULL, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
+    const char *name, *token, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
     struct hf_lease lease = {0};
     struct hf_error err;
     int code = name_and(cli, argc, argv, "TOKEN", "HOLDFAST_TOKEN", &name, &token);
@@ -124,7 +115,7 @@ static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_l
     if (r >= 0)
         r = hf_check_text("token", token, HF_UUID_LEN, &err);
     if (r >= 0 && fence)
-        r = parse_fence(fence, &lease.fence, &err);
+        r = cli_parse_int(fence, 0, CLI_FENCE_MAX, &lease.fence, &err);
     if (r < 0)
         return cli_fail(cli, &err);
     strcpy(lease.name, name);
@@ -133,7 +124,7 @@ static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_l
     return 0;
 }
 
-/* ---- extend, release, guard ------------------------------------------------------------------ */
+/* ---- extend, release, guard ----------------------------------------------------------------- */
 
 int cmd_extend(struct cli *cli, int argc, char **argv)
 {
@@ -215,14 +206,14 @@ int cmd_release(struct cli *cli, int argc, char **argv)
 
 int cmd_guard(struct cli *cli, int argc, char **argv)
 {
-    const char *name = NULL, *text = NULL;
+    const char *name, *text;
     int64_t fence = 0;
     struct hf *hf;
     struct hf_error err;
     int code = name_and(cli, argc, argv, "FENCE", "HOLDFAST_FENCE", &name, &text);
     if (code)
         return code;
-    if (parse_fence(text, &fence, &err) < 0)
+    if (cli_parse_int(text, 0, CLI_FENCE_MAX, &fence, &err) < 0)
         return cli_fail(cli, &err);
     code = cli_open(cli, &hf);
     if (code)

@@ -12,7 +12,7 @@ static int put_status_json(const struct hf_status *status)
     return cli_put_json(&json);
 }
 
-/* ---- status ---------------------------------------------------------------------------------- */
+/* ---- status --------------------------------------------------------------------------------- */
 
 /* When the lease ends by itself: "in 41 s", or "12 s ago". */
 static void describe_expiry(const struct hf_status *status, char *ret, size_t size)
@@ -69,7 +69,7 @@ int cmd_status(struct cli *cli, int argc, char **argv)
     return 0;
 }
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- list ----------------------------------------------------------------------------------- */
 
 static const char *const heads[] = {"NAME",  "STATE",   "OWNER", "ALIVE",
                                     "SINCE", "EXPIRES", "FENCE", "WAITERS"};

@@ -6,7 +6,7 @@
 #include "text.h"
 #include "wire.h"
 
-enum { SENTENCE_MAX = 2 * HF_MESSAGE_MAX, FOLLOW_POLL_MS = 200 };
+enum { SENTENCE_MAX = 2 * HF_MESSAGE_MAX, FOLLOW_POLL_MS = 200, STORY_EVENTS = 200 };
 
 /* Print an event as a sentence behind `lead`. */
 static void say_event(const struct hf_event *event, const char *lead)
@@ -21,13 +21,11 @@ static void say_event(const struct hf_event *event, const char *lead)
     hf_buf_clear(&sentence);
 }
 
-/* ---- why ------------------------------------------------------------------------------------- */
+/* ---- why ------------------------------------------------------------------------------------ */
 
 struct story {
-    bool json;
     int64_t n_told;
     char day[sizeof "2026-11-15"]; /* of the event told last */
-    int code;
 };
 
 static int tell_one(void *arg, const struct hf_event *event)
@@ -80,13 +78,14 @@ static void say_now(const struct hf_status *s)
     char now[HF_MESSAGE_MAX];
     struct hf_buf name = HF_BUF(5 * HF_NAME_MAX);
     quote(s->name, &name);
+    const char *quoted = name.failed ? s->name : name.data;
     hf_describe_status(s, now, sizeof now);
     cli_say(CLI_BOLD, "Now: %s%s", now,
             s->state == HF_STATE_STALE ? "; it is stale and may be taken over" : "");
     if (s->waiters)
         cli_say(CLI_PLAIN, "     %u waiting for it", s->waiters);
     if (s->state == HF_STATE_FREE)
-        cli_say(CLI_PLAIN, "Next: take it with holdfast run %s COMMAND", name.data);
+        cli_say(CLI_PLAIN, "Next: take it with holdfast run %s COMMAND", quoted);
     else if (s->state == HF_STATE_STALE)
         cli_say(CLI_PLAIN, "Next: nothing needs doing, the next to ask takes it over; or free it "
                            "now with holdfast sweep");
@@ -94,7 +93,7 @@ static void say_now(const struct hf_status *s)
         cli_say(CLI_PLAIN,
                 "Next: wait for it with --wait=5m; if you know that the holder is dead: holdfast "
                 "release --force --fence %lld %s",
-                (long long)s->fence, name.data);
+                (long long)s->fence, quoted);
     hf_buf_clear(&name);
 }
 
@@ -128,15 +127,18 @@ int cmd_why(struct cli *cli, int argc, char **argv)
         return cli_fail(cli, &err);
     if (cli->opts.json)
         return why_json(cli, hf, &status, &query);
+    query.limit = STORY_EVENTS;
     if (hf_events(hf, &query, tell_one, &story, &err) < 0)
         return cli_fail(cli, &err);
     if (!story.n_told)
         cli_say(CLI_PLAIN, "nothing is remembered of %s", argv[0]);
+    else if (story.n_told == STORY_EVENTS)
+        cli_say(CLI_FAINT, "(the newest %d; holdfast events --name shows all)", STORY_EVENTS);
     say_now(&status);
     return 0;
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 struct feed {
     bool json;

@@ -42,7 +42,7 @@ static int fail_file(const char *what, const char *path, int saved_errno)
     return CLI_EXIT_OUTPUT;
 }
 
-/* ---- which file ------------------------------------------------------------------------------ */
+/* ---- which file ----------------------------------------------------------------------------- */
 
 /* The directory must exist; FILE need not, but a link must lead somewhere. */
 static int resolve(struct update *u, const char *file)
@@ -83,7 +83,7 @@ static int choose_name(const struct cli *cli, const struct update *u, char *ret,
     return CLI_EXIT_DATA;
 }
 
-/* ---- while the lease is held ----------------------------------------------------------------- */
+/* ---- while the lease is held ---------------------------------------------------------------- */
 
 /* FILE as it is now, and an empty file beside it. */
 static int begin(void *arg)
@@ -151,7 +151,7 @@ static int take_output(struct hf_run *run, void *arg)
     return 1;
 }
 
-/* ---- committing ------------------------------------------------------------------------------ */
+/* ---- committing ----------------------------------------------------------------------------- */
 
 static int keep_mode_and_owner(const struct update *u)
 {
@@ -249,7 +249,7 @@ static int commit(void *arg, struct hf *hf, const struct hf_lease *lease)
     return sync_directory(u);
 }
 
-/* ---- the command ----------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 static int update(struct cli *cli, struct update *u, const char *name, char *const *words)
 {

@@ -41,7 +41,7 @@ char *const *cli_command_words(const struct cli *cli, int argc, char **argv, cha
     return shell;
 }
 
-/* ---- taking it ------------------------------------------------------------------------------- */
+/* ---- taking it ------------------------------------------------------------------------------ */
 
 /* A signal came before the command could be started: the end, but nothing is left behind. */
 static int cancelled(struct holding *h, int signal_number, const struct hf_lease *held)
@@ -80,7 +80,7 @@ static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
     return true;
 }
 
-/* ---- how it ended ---------------------------------------------------------------------------- */
+/* ---- how it ended --------------------------------------------------------------------------- */
 
 static int not_run(const struct holding *h)
 {
@@ -129,7 +129,7 @@ static int exit_code(const struct holding *h)
     return command_code(h);
 }
 
-/* ---- the lease was lost ---------------------------------------------------------------------- */
+/* ---- the lease was lost --------------------------------------------------------------------- */
 
 static void give_up(int signal_number)
 {
@@ -174,7 +174,7 @@ static int lost(struct holding *h)
     return hf_code_exit(HF_LOST);
 }
 
-/* ---- giving it back -------------------------------------------------------------------------- */
+/* ---- giving it back ------------------------------------------------------------------------- */
 
 static const char *reason_of(const struct holding *h)
 {
@@ -214,7 +214,7 @@ static int give_back(struct holding *h, int code)
     return r < 0 ? release_failed(h, code, &err) : code;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 static int run_held(struct holding *h, const struct hf_lease *lease)
 {

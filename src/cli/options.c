@@ -16,7 +16,6 @@
 #define AT(member) offsetof(struct cli_options, member)
 
 enum { GRACE_DEFAULT_MS = 10000, PRIORITY_MAX = 1000000 };
-#define FENCE_MAX ((INT64_C(1) << 53) - 1)
 #define EVER INT64_MAX
 
 const struct cli_option cli_option_table[] = {
@@ -47,11 +46,12 @@ const struct cli_option cli_option_table[] = {
     {0, "name", "N", CLI_UPDATE | CLI_EVENTS, CLI_NAME, AT(name), 0, 0, "the name of the lock"},
     {0, "force", NULL, CLI_RELEASE, CLI_FLAG, AT(force), 0, 0,
      "free it without its token: your word that the holder is dead"},
-    {0, "fence", "N", CLI_RELEASE, CLI_INT, AT(fence), 0, FENCE_MAX,
+    {0, "fence", "N", CLI_RELEASE, CLI_INT, AT(fence), 0, CLI_FENCE_MAX,
      "with --force: the fence that status showed, so that no successor is freed"},
     {0, "reason", "T", CLI_RELEASE, CLI_TEXT, AT(reason), 0, HF_REASON_MAX,
      "with --force: why, for the record"},
-    {0, "held", NULL, CLI_LIST, CLI_SET, AT(filter), HF_LIST_HELD, 0, "what is held (default)"},
+    {0, "held", NULL, CLI_LIST, CLI_SET, AT(filter), HF_LIST_HELD, 0,
+     "what is held, stale or not (default)"},
     {0, "stale", NULL, CLI_LIST, CLI_SET, AT(filter), HF_LIST_STALE, 0,
      "what has expired or lost its holder, and is not yet freed"},
     {0, "all", NULL, CLI_LIST, CLI_SET, AT(filter), HF_LIST_ALL, 0, "every name, free ones too"},
@@ -76,7 +76,7 @@ const struct cli_option cli_option_table[] = {
 };
 const size_t cli_n_options = sizeof cli_option_table / sizeof cli_option_table[0];
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 /* Store an option's value into its field, or fail with what was expected. */
 typedef int apply_fn(const struct cli_option *o, const char *value, void *field,
@@ -123,17 +123,23 @@ static int apply_wait(const struct cli_option *o, const char *value, void *field
     return 0;
 }
 
-static int apply_int(const struct cli_option *o, const char *value, void *field,
-                     struct hf_error *err)
+int cli_parse_int(const char *text, int64_t min, int64_t max, int64_t *ret, struct hf_error *err)
 {
     char *end;
     errno = 0;
-    long long n = strtoll(value, &end, 10);
-    if (errno || *end || end == value || n < o->min || n > o->max)
-        return hf_fail(err, HF_INVALID, "'%s' is not a whole number from %lld to %lld", value,
-                       (long long)o->min, (long long)o->max);
-    *(int64_t *)field = n;
+    long long n = strtoll(text, &end, 10);
+    bool bare = text[0] == '-' || (text[0] >= '0' && text[0] <= '9');
+    if (!bare || errno || *end || end == text || n < min || n > max)
+        return hf_fail(err, HF_INVALID, "'%.40s' is not a whole number from %lld to %lld", text,
+                       (long long)min, (long long)max);
+    *ret = n;
     return 0;
+}
+
+static int apply_int(const struct cli_option *o, const char *value, void *field,
+                     struct hf_error *err)
+{
+    return cli_parse_int(value, o->min, o->max, field, err);
 }
 
 static int apply_text(const struct cli_option *o, const char *value, void *field,
@@ -179,7 +185,7 @@ static apply_fn *const appliers[] = {
     [CLI_NAME] = apply_name, [CLI_PERIOD] = apply_period,
 };
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- words ---------------------------------------------------------------------------------- */
 
 /* The command line as it is read: operands are moved to the front of the same array. */
 struct words {
@@ -336,7 +342,7 @@ static int take_word(struct cli *cli, struct words *w)
     return cli->command->wraps_command ? take_tail(cli, w) : 0;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 static int check_operands(const struct cli *cli, const struct words *w)
 {

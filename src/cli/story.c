@@ -76,8 +76,8 @@ void cli_tell_event(const struct hf_event *event, struct hf_buf *out)
 {
     char room[HF_DETAIL_MAX + HF_SPAN_MAX];
     for (const char *t = templates[event->kind]; *t; t++) {
-        if (*t == '[' && !*value_of(event, strchr(t, '%')[1], room, sizeof room))
-            t = strchr(t, ']');
+        if (*t == '[' && !*value_of(event, t[strcspn(t, "%") + 1], room, sizeof room))
+            t += strcspn(t, "]");
         else if (*t == '%')
             hf_buf_puts(out, value_of(event, *++t, room, sizeof room));
         else if (*t != '[' && *t != ']')

@@ -12,7 +12,7 @@
 #include "cli.h"
 #include "text.h"
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 enum { LINE_MAX_BYTES = 2 * HF_MESSAGE_MAX };
 
@@ -87,7 +87,7 @@ int cli_open(struct cli *cli, struct hf **ret)
     return 0;
 }
 
-/* ---- results --------------------------------------------------------------------------------- */
+/* ---- results -------------------------------------------------------------------------------- */
 
 static bool has_colour(void)
 {
@@ -135,7 +135,7 @@ int cli_flush(void)
     return CLI_EXIT_OUTPUT;
 }
 
-/* ---- signals that ask us to end -------------------------------------------------------------- */
+/* ---- signals that ask us to end ------------------------------------------------------------- */
 
 /* What is ignored (nohup) stays ignored. */
 static void ending_signals(sigset_t *ret)

@@ -165,18 +165,22 @@ static void close_if_open(int *fd)
     *fd = -1;
 }
 
-/* Look after whoever stands just ahead of us now: their end is the next thing that concerns us. */
-static void watch_ahead(struct hf_wait *w)
+/*
+ * Look after whoever stands just ahead of us now: their end is the next thing that concerns us.
+ * True: they are dead already, so nobody will tell us.
+ */
+static bool watch_ahead(struct hf_wait *w)
 {
     struct hf_processes ahead = {0};
     for (int i = 0; i < HF_BOUND_MAX; i++)
         close_if_open(&w->ahead_fds[i]);
     const struct hf_store_ops *ops = w->hf->store->ops;
     if (!ops->ahead || ops->ahead(w->hf->store, w->name, &w->id, &ahead, NULL) < 0 || !ahead.n)
-        return;
+        return false;
     hf_processes_watch(&ahead, w->ahead_fds);
     for (int i = 0; i < HF_BOUND_MAX; i++)
         watch_descriptor(w, w->ahead_fds[i]);
+    return hf_processes_alive(&ahead) == HF_DEAD;
 }
 
 static int64_t jitter_ms(int64_t ms)
@@ -187,11 +191,13 @@ static int64_t jitter_ms(int64_t ms)
 }
 
 /* Sleep until the next moment at which the answer may differ without anybody telling us. */
-static void set_timer(struct hf_wait *w, const struct hf_answer *answer)
+static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool dead_ahead)
 {
-    bool blind = w->wake_fd < 0 || answer->holder.fence == 0;
+    bool blind = w->wake_fd < 0 || answer->holder.fence == 0 || dead_ahead;
     int64_t now_ms = hf_clock_boot_ms();
     int64_t in_ms = jitter_ms(blind ? BLIND_POLL_MS : POLL_MS);
+    if (dead_ahead && answer->ahead == 0) /* the holder itself: it is ours for the asking */
+        in_ms = 1;
     int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
     if (runs_out_ms < in_ms)
         in_ms = runs_out_ms;
@@ -199,9 +205,7 @@ static void set_timer(struct hf_wait *w, const struct hf_answer *answer)
         in_ms = w->until_ms - now_ms;
     if (in_ms < 1)
         in_ms = 1;
-    int64_t at_ms = now_ms + in_ms + hf_clock_boot_offset_ms();
-    struct itimerspec when = {.it_value = {at_ms / 1000, at_ms % 1000 * 1000000}};
-    timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+    hf_clock_arm(w->timer_fd, now_ms + in_ms);
 }
 
 static void drain(int fd)
@@ -245,10 +249,8 @@ static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error 
     int r = ask(w, &answer, ret, err);
     if (r == -HF_HELD && w->queued && !w->watching)
         r = begin_waiting(w, &answer, ret, err);
-    if (r == -HF_HELD && w->queued) {
-        watch_ahead(w);
-        set_timer(w, &answer);
-    }
+    if (r == -HF_HELD && w->queued)
+        set_timer(w, &answer, watch_ahead(w));
     return r;
 }
 
@@ -332,7 +334,7 @@ static int sleep_until_woken(struct hf_wait *w, int cancel_fd, struct hf_error *
 int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                struct hf_lease *ret, struct hf_error *err)
 {
-    struct hf_wait *w;
+    struct hf_wait *w = NULL;
     int r = hf_wait_start(hf, name, opts, &w, err);
     if (r < 0)
         return r;

@@ -44,6 +44,7 @@ void hf_plan_end_leftovers(struct hf_plan *plan, int64_t now_ms)
 {
     int64_t linger_ms = smaller(plan->grace_ms / LINGER_PER_GRACE, LINGER_MAX_MS);
     end_by(plan, HF_ENDING_SELF, now_ms + linger_ms, now_ms + linger_ms + plan->grace_ms);
+    plan->termed = false; /* one that was just being forked may have missed it */
 }
 
 void hf_plan_end_now(struct hf_plan *plan, enum hf_ending why, int64_t now_ms)

@@ -49,7 +49,7 @@ void hf_plan_end_leftovers(struct hf_plan *plan, int64_t now_ms);
 /* Kill at once. */
 void hf_plan_end_now(struct hf_plan *plan, enum hf_ending why, int64_t now_ms);
 
-/* What is to be done now. HF_DUE_TERM comes once, HF_DUE_KILL again and again until it is over. */
+/* What is to be done now. HF_DUE_TERM comes once (and again for leftovers), HF_DUE_KILL again and again until it is over. */
 enum hf_due hf_plan_tick(struct hf_plan *plan, int64_t now_ms);
 
 /* When to tick again. */

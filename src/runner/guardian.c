@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -42,7 +43,7 @@ static void tell(const struct guardian *g, struct hf_note note)
     hf_link_tell(g->link, &note, NULL, 0);
 }
 
-/* ---- the stand-in ---------------------------------------------------------------------------- */
+/* ---- the stand-in --------------------------------------------------------------------------- */
 
 /* One while the wrapper is paused, none else; the old one is gone before another is started. */
 static void settle_stand_in(struct guardian *g)
@@ -70,7 +71,7 @@ static void wake_wrapper(struct guardian *g)
         kill(g->wrapper, SIGCONT);
 }
 
-/* ---- the command's tree ---------------------------------------------------------------------- */
+/* ---- the command's tree --------------------------------------------------------------------- */
 
 static void start_command(struct guardian *g, const struct hf_note *note, char *environment,
                           size_t n)
@@ -125,14 +126,17 @@ static void act(struct guardian *g)
     enum hf_due due = hf_plan_tick(&g->plan, hf_clock_boot_ms());
     if (due == HF_DUE_NOTHING)
         return;
-    if (due == HF_DUE_KILL && g->over)
-        tree.spared = 0; /* a stand-in that hangs must not keep us */
+    if (due == HF_DUE_KILL) {
+        setpriority(PRIO_PROCESS, 0, -20); /* if we may: what we kill may be many, and forking */
+        if (g->over)
+            tree.spared = 0; /* a stand-in that hangs must not keep us */
+    }
     uint32_t n = hf_tree_signal(&tree, due == HF_DUE_KILL ? SIGKILL : SIGTERM);
     if (g->over && g->plan.why == HF_ENDING_SELF && g->left_behind == 0)
         g->left_behind = n;
 }
 
-/* ---- what the others say --------------------------------------------------------------------- */
+/* ---- what the others say -------------------------------------------------------------------- */
 
 /* The terminal's signals go to a whole process group: they must not reach the command twice. */
 static void pass_on(struct guardian *g, const struct hf_note *note)
@@ -211,7 +215,7 @@ static void listen_to_stand_in(struct guardian *g)
     g->stand_in_link = -1;
 }
 
-/* ---- its life -------------------------------------------------------------------------------- */
+/* ---- its life ------------------------------------------------------------------------------- */
 
 static void sleep_until_something_happens(struct guardian *g)
 {

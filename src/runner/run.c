@@ -20,7 +20,7 @@ enum {
     GUARDIAN_PATIENCE_MS = 1000 /* a guardian that has not killed by then is stopped itself */
 };
 
-/* ---- before the command ---------------------------------------------------------------------- */
+/* ---- before the command --------------------------------------------------------------------- */
 
 int hf_run_prepare(struct hf_run *run, struct hf_command *command, struct hf_error *err)
 {
@@ -78,7 +78,7 @@ int hf_run_start(struct hf_run *run, const char *store_url, const char *key, str
     return r;
 }
 
-/* ---- renewing -------------------------------------------------------------------------------- */
+/* ---- renewing ------------------------------------------------------------------------------- */
 
 /* On the keeper's thread. */
 static void tell_renewed(void *arg, const struct hf_lease *lease)
@@ -125,7 +125,7 @@ static void timer_fired(struct hf_run *run)
         hf_run_keep(run);
 }
 
-/* ---- stopping and continuing ----------------------------------------------------------------- */
+/* ---- stopping and continuing ---------------------------------------------------------------- */
 
 /* The command was stopped: if a shell is there to continue us, stop too, but not the renewing. */
 static void command_stopped(struct hf_run *run, int signal_number)
@@ -169,7 +169,7 @@ static void pass_on(struct hf_run *run, const struct signalfd_siginfo *info)
                   .kind = HF_NOTE_SIGNAL, .number = number, .from_terminal = from_terminal});
 }
 
-/* ---- while it runs --------------------------------------------------------------------------- */
+/* ---- while it runs -------------------------------------------------------------------------- */
 
 /*
  * The guardian has died. Once it can be reaped all that was below it is below us; what is older

@@ -39,7 +39,7 @@ static void add(struct family *family, pid_t pid, pid_t parent)
     family->of[family->n++] = (struct member){pid, parent};
 }
 
-/* ---- finding children ------------------------------------------------------------------------ */
+/* ---- finding children ----------------------------------------------------------------------- */
 
 /* The children of one thread, from a file that lists their pids. */
 static void add_children_of_thread(struct family *family, pid_t parent, int children_fd)
@@ -97,7 +97,7 @@ static void add_children_by_scan(struct family *family, pid_t parent)
     closedir(proc);
 }
 
-/* ---- the descendants ------------------------------------------------------------------------- */
+/* ---- the descendants ------------------------------------------------------------------------ */
 
 /* Drop from the root's children, which are all there is as yet, those that are not meant. */
 static void drop_unmeant(const struct hf_tree *tree, struct family *family)
@@ -116,26 +116,12 @@ static void drop_unmeant(const struct hf_tree *tree, struct family *family)
     family->n = kept;
 }
 
-static void find_family(const struct hf_tree *tree, struct family *family)
-{
-    bool listed = add_children(family, tree->root);
-    if (!listed)
-        add_children_by_scan(family, tree->root);
-    drop_unmeant(tree, family);
-    for (size_t i = 0; i < family->n; i++) {
-        if (listed)
-            add_children(family, family->of[i].pid);
-        else
-            add_children_by_scan(family, family->of[i].pid);
-    }
-}
-
-/* ---- signals --------------------------------------------------------------------------------- */
+/* ---- signals -------------------------------------------------------------------------------- */
 
 /*
- * Signal one that is still the child of who it was found under: by a descriptor, so that the pid
- * can't come to mean another process in between. One whose parent has just died is found again
- * under its new one.
+ * Signal one that is still the child of who it was found under; answers whether it is alive. By a
+ * descriptor, so that the pid can't come to mean another process in between. One whose parent has
+ * just died is found again under its new one.
  */
 static bool signal_member(const struct member *member, int signal_number)
 {
@@ -147,26 +133,57 @@ static bool signal_member(const struct member *member, int signal_number)
                  stat.state != 'Z' && stat.state != 'X';
     if (alive && signal_number)
         pidfd_send_signal(fd, signal_number, NULL, 0);
-    if (alive && signal_number == SIGTERM)
-        pidfd_send_signal(fd, SIGCONT, NULL, 0); /* one that is stopped could not answer it */
     close(fd);
     return alive;
+}
+
+/* Our own children can't be reaped by others, so their pids are sure: this is quicker. */
+static void freeze_member(const struct member *member)
+{
+    if (member->parent == getpid())
+        kill(member->pid, SIGSTOP);
+    else
+        signal_member(member, SIGSTOP);
+}
+
+/* Find all that are meant; `freeze` stops each before its children are looked for: so it has no
+ * more of them afterwards. */
+static void find_family(const struct hf_tree *tree, bool freeze, struct family *family)
+{
+    bool listed = add_children(family, tree->root);
+    if (!listed)
+        add_children_by_scan(family, tree->root);
+    drop_unmeant(tree, family);
+    for (size_t i = 0; i < family->n; i++) {
+        if (freeze)
+            freeze_member(&family->of[i]);
+        if (listed)
+            add_children(family, family->of[i].pid);
+        else
+            add_children_by_scan(family, family->of[i].pid);
+    }
 }
 
 /* Returns how many were found, dead ones that nobody has reaped yet among them. */
 static size_t signal_family(const struct hf_tree *tree, int signal_number, uint32_t *ret_alive)
 {
     struct family family = {0};
-    find_family(tree, &family);
+    uint32_t n_alive = 0;
+    find_family(tree, signal_number == SIGKILL, &family);
     for (size_t i = 0; i < family.n; i++)
-        *ret_alive += signal_member(&family.of[i], signal_number);
+        n_alive += signal_member(&family.of[i], signal_number);
+    if (signal_number == SIGTERM)
+        for (size_t i = 0; i < family.n; i++)
+            signal_member(&family.of[i], SIGCONT); /* who is stopped could not answer */
     free(family.of);
+    if (ret_alive)
+        *ret_alive = n_alive;
     return family.n;
 }
 
 uint32_t hf_tree_signal(const struct hf_tree *tree, int signal_number)
 {
-    uint32_t n_alive = 0;
+    uint32_t n_alive;
     signal_family(tree, signal_number, &n_alive);
     return n_alive;
 }
@@ -178,8 +195,7 @@ uint32_t hf_tree_signal(const struct hf_tree *tree, int signal_number)
 void hf_tree_kill(const struct hf_tree *tree)
 {
     static const struct timespec pause = {.tv_nsec = KILL_AGAIN_NS};
-    uint32_t n_alive;
-    while (signal_family(tree, SIGKILL, &n_alive) > 0) {
+    while (signal_family(tree, SIGKILL, NULL) > 0) {
         while (waitpid(-1, NULL, WNOHANG) > 0)
             continue;
         nanosleep(&pause, NULL);

@@ -250,3 +250,9 @@ out:
     free(w);
     return r;
 }
+
+bool hf_record_is_listed(enum hf_list_filter filter, enum hf_lock_state state)
+{
+    return filter == HF_LIST_ALL || state == HF_STATE_STALE ||
+           (filter == HF_LIST_HELD && state == HF_STATE_HELD);
+}

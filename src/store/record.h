@@ -52,6 +52,9 @@ int hf_record_apply(struct hf_store *store, const struct hf_record_ops *ops,
                     const struct hf_request *requests, size_t n, struct hf_answer *answers,
                     struct hf_error *err);
 
+/* Does the filter let a lock in this state through? */
+bool hf_record_is_listed(enum hf_list_filter filter, enum hf_lock_state state);
+
 /* The world as a local record store sees it: this machine's processes, its clock, its fences. */
 struct hf_record_world {
     struct hf_store *store;

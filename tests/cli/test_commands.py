@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+from datetime import datetime, timezone
 
 import pytest
 
@@ -225,6 +226,19 @@ def test_force_needs_the_fence_that_was_seen(hf):
     assert re.search(rf"the lease of me \(fence {fence}\) was freed by force .*: it hangs", hf.ok("why", "a"))
     assert hf("extend", "a", lease["token"]).returncode == 76
     assert hf("release", "--force", "--fence", fence, "a").returncode == 76
+
+
+@pytest.mark.stores("file")
+def test_force_frees_the_lock_file_of_a_foreign_program(hf):
+    hf.ok("init")
+    path = os.path.join(hf.url.split(":", 1)[1], "a.lock")
+    created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with open(path, "x") as file:
+        json.dump({"lockId": "x1", "createdAt": created, "processId": "pid-1"}, file)
+    status = hf.json("status", "a")
+    assert (status["state"], status["fence"]) == ("held", 0)
+    hf.ok("release", "--force", "--fence", "0", "a")
+    assert not os.path.exists(path)
 
 
 def test_guard(hf):

@@ -35,8 +35,8 @@ def test_list_shows_what_is_held(hf):
     let_expire(hf, "old")
     rows = [line.split() for line in hf.ok("list").splitlines()]
     assert rows[0] == "NAME STATE OWNER ALIVE SINCE EXPIRES FENCE WAITERS".split()
-    assert [row[0] for row in rows[1:]] == ["job/a", "job/b"]
-    assert rows[2][1:4] == ["held", "me", "-"]
+    assert [row[0:2] for row in rows[1:]] == [["job/a", "held"], ["job/b", "held"], ["old", "stale"]]
+    assert rows[2][2:4] == ["me", "-"]
 
 
 def test_list_filters_and_prefix(hf):
@@ -47,7 +47,7 @@ def test_list_filters_and_prefix(hf):
     def names(*args):
         return [row["name"] for row in hf.lines("list", *args)]
 
-    assert names() == names("--held") == ["job/a"]
+    assert names() == names("--held") == ["job/a", "old"]
     assert names("--stale") == ["old"]
     assert names("--all") == ["job/a", "job/c", "old"]
     assert names("--all", "--prefix", "job/") == ["job/a", "job/c"]
@@ -104,6 +104,15 @@ def test_why_says_what_to_do_about_a_holder(hf):
     assert f"holdfast release --force --fence {lease['fence']} 'it'\\''s mine'" in text
     let_expire(hf, "b")
     assert "may be taken over" in hf.ok("why", "b")
+
+
+def test_why_tells_the_end_of_a_long_story(hf):
+    script = 'for n in $(seq 110); do "$0" release a "$("$0" acquire a)" || exit; done'
+    subprocess.run(["sh", "-c", script, hf.program], env=hf.env, check=True, stdout=subprocess.DEVNULL)
+    lines = hf.ok("why", "a").splitlines()
+    assert sum(line.startswith("  ") for line in lines) == 200
+    assert "(the newest 200; holdfast events --name shows all)" in lines
+    assert len(hf.lines("events", "--name", "a")) == 220 == len(hf.json("why", "a")["events"])
 
 
 def test_why_of_what_nobody_knows(hf):

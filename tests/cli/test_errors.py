@@ -130,8 +130,8 @@ def test_tokens_and_fences(hf):
     refused(hf, DATA, "that is not a token; expected the 36 characters that acquire printed",
             "release", "a", "secret")
     refused(hf, DATA, "the token has 40 bytes; at most 36 are kept", "extend", "a", "x" * 40)
-    refused(hf, DATA, "'seven' is not a fence; expected a whole number", "guard", "a", "seven")
-    refused(hf, DATA, "'-1' is not a fence; expected a whole number", "guard", "--", "a", "-1")
+    refused(hf, DATA, "'seven' is not a whole number from 0 to 9007199254740991", "guard", "a", "seven")
+    refused(hf, DATA, "'-1' is not a whole number from 0 to 9007199254740991", "guard", "--", "a", "-1")
 
 
 def test_pid_of_nobody(hf):

@@ -1,4 +1,5 @@
 """`make install`: everything is where it belongs, and a program built against it with pkg-config runs."""
+import fcntl
 import os
 import subprocess
 
@@ -10,21 +11,41 @@ PREFIX = "/opt/holdfast"
 COMMANDS = """run acquire extend release status list why events guard sweep update metrics init help""".split()
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The root of an installation below PREFIX, made as a packager would, from a copy of the sources."""
-    scratch = tmp_path_factory.mktemp("install")
-    sources = scratch / "sources"
+def install(sources, destdir, prefix):
+    done = subprocess.run(["make", "install", f"PREFIX={prefix}", f"DESTDIR={destdir}"], cwd=sources, text=True,
+                          capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def copy_sources(to):
+    """What is in the repository, so that the build directories of the original stay as they are."""
     tracked = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
                              capture_output=True, check=True).stdout
-    sources.mkdir()
-    subprocess.run(["tar", "--null", "-T", "-", "-cf", scratch / "sources.tar"], cwd=ROOT, input=tracked, check=True)
-    subprocess.run(["tar", "-xf", scratch / "sources.tar", "-C", sources], check=True)
-    root = scratch / "root"
-    done = subprocess.run(["make", "install", f"PREFIX={PREFIX}", f"DESTDIR={root}"], cwd=sources, text=True,
-                          capture_output=True, env={**os.environ, "DESTDIR": str(root)})
-    assert done.returncode == 0, done.stderr
-    return root
+    archive = subprocess.run(["tar", "--null", "-T", "-", "-cf", "-"], cwd=ROOT, input=tracked, capture_output=True,
+                             check=True).stdout
+    to.mkdir()
+    subprocess.run(["tar", "-xf", "-", "-C", to], input=archive, check=True)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    """A directory that all workers of this run share: building takes long, so only the first one does it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "install"
+    shared.mkdir(exist_ok=True)
+    with open(shared / "guard", "w", encoding="utf-8") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not (shared / "done").exists():
+            copy_sources(shared / "sources")
+            install(shared / "sources", shared / "root", PREFIX)
+            (shared / "done").touch()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def installed(scratch):
+    """The root of an installation below PREFIX, made as a packager would."""
+    return scratch / "root"
 
 
 def prefix(root):
@@ -135,3 +156,9 @@ def test_completions_know_every_command(installed, where):
 def test_nothing_lies_outside_the_prefix(installed):
     outside = [path for path in installed.rglob("*") if path.is_file() and prefix(installed) not in path.parents]
     assert outside == []
+
+
+def test_another_prefix_later(scratch, tmp_path):
+    install(scratch / "sources", tmp_path, "/usr")
+    assert (tmp_path / "usr" / "bin" / "holdfast").is_file()
+    assert "prefix=/usr\n" in find(tmp_path, "holdfast.pc").read_text()

@@ -32,8 +32,7 @@ static void same_time(struct comparison *c, const char *what, int64_t model, int
         same_number(c, what, model, store);
 }
 
-/* ---- fences -----------------------------------------------------------------------------------
- */
+/* ---- fences --------------------------------------------------------------------------------- */
 
 int64_t fence_of_store(const struct fences *fences, int64_t model)
 {
@@ -64,8 +63,7 @@ static void same_fence(struct comparison *c, const char *what, int64_t model, in
     }
 }
 
-/* ---- records ----------------------------------------------------------------------------------
- */
+/* ---- records -------------------------------------------------------------------------------- */
 
 void compare_statuses(struct comparison *c, const struct hf_status *model,
                       const struct hf_status *store)

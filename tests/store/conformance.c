@@ -31,8 +31,7 @@
 #include "history.h"
 #include "memory.h"
 
-/* ---- time -------------------------------------------------------------------------------------
- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 static int64_t virtual_ms;
 
@@ -89,8 +88,7 @@ static void pass_time(int64_t ms)
     h.model->wall_offset_ms = __real_hf_clock_wall_ms() - h.model->now_ms;
 }
 
-/* ---- playing ----------------------------------------------------------------------------------
- */
+/* ---- playing -------------------------------------------------------------------------------- */
 
 static void check(const struct comparison *c, const char *what)
 {
@@ -179,8 +177,7 @@ static void kill_one(void)
     h.processes[i] = start_process();
 }
 
-/* ---- handles ----------------------------------------------------------------------------------
- */
+/* ---- handles -------------------------------------------------------------------------------- */
 
 static struct hf_store *open_store(void)
 {
@@ -204,8 +201,7 @@ static void reopen_one(void)
     h.handles[i] = open_store();
 }
 
-/* ---- looking at everything --------------------------------------------------------------------
- */
+/* ---- looking at everything ------------------------------------------------------------------ */
 
 struct listing {
     struct hf_status of[NAMES + 1];
@@ -308,8 +304,7 @@ static void check_events(int name)
     free(told.of);
 }
 
-/* ---- a history --------------------------------------------------------------------------------
- */
+/* ---- a history ------------------------------------------------------------------------------ */
 
 static bool keeps_executions(void)
 {
@@ -384,8 +379,7 @@ static void play_history(void)
     end_history();
 }
 
-/* ---- the suite's own test ---------------------------------------------------------------------
- */
+/* ---- the suite's own test ------------------------------------------------------------------- */
 
 /* One history in a process of its own: 0 where it went well. */
 static bool survives(enum mutant mutant, uint64_t seed)

@@ -14,8 +14,7 @@ struct history h;
 const char *const names[NAMES] = {"alpha", "beta/with slash", "ga%mma é"};
 static const char *const keys[] = {"monday", "tuesday"};
 
-/* ---- chance -----------------------------------------------------------------------------------
- */
+/* ---- chance --------------------------------------------------------------------------------- */
 
 /* 0 to n-1 (splitmix64) */
 int64_t chance(int64_t n)
@@ -26,8 +25,7 @@ int64_t chance(int64_t n)
     return (int64_t)((z ^ (z >> 31)) % (uint64_t)n);
 }
 
-/* ---- failing ----------------------------------------------------------------------------------
- */
+/* ---- failing -------------------------------------------------------------------------------- */
 
 void kill_processes(void)
 {
@@ -58,8 +56,7 @@ void describe(const struct hf_request *req, char *ret, size_t size)
              req->n_bound, req->once_key ? req->once_key : "-");
 }
 
-/* ---- actors -----------------------------------------------------------------------------------
- */
+/* ---- actors --------------------------------------------------------------------------------- */
 
 pid_t start_process(void)
 {
@@ -136,8 +133,7 @@ static struct actor *some_actor(int name)
     return a ? a : new_actor(name);
 }
 
-/* ---- requests ---------------------------------------------------------------------------------
- */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 static struct hf_request acquire_request(int name, struct actor *a, bool waits)
 {

@@ -42,8 +42,7 @@ void memory_reset(enum mutant mutant)
     all.n_watches = 0;
 }
 
-/* ---- record operations ------------------------------------------------------------------------
- */
+/* ---- record operations ---------------------------------------------------------------------- */
 
 static int begin(struct hf_store *store, const char *const *names, size_t n, bool durable,
                  struct hf_error *err)
@@ -153,8 +152,7 @@ static const struct hf_record_ops record_ops = {
     .wake = wake,
 };
 
-/* ---- the store --------------------------------------------------------------------------------
- */
+/* ---- the store ------------------------------------------------------------------------------ */
 
 static int apply(struct hf_store *store, const struct hf_request *requests, size_t n,
                  struct hf_answer *answers, struct hf_error *err)

@@ -26,18 +26,26 @@ struct model *model_new(void)
     return m;
 }
 
+void model_clear(struct model *m)
+{
+    for (size_t i = 0; i < m->n_locks; i++) {
+        free(m->locks[i].queue);
+        m->locks[i] = (struct model_lock){.n_queue = 0};
+    }
+    m->n_locks = m->n_dead = m->n_executions = m->n_events = 0;
+    m->last_fence = 0;
+}
+
 void model_free(struct model *m)
 {
-    for (size_t i = 0; i < m->n_locks; i++)
-        free(m->locks[i].queue);
+    model_clear(m);
     free(m->dead);
     free(m->executions);
     free(m->events);
     free(m);
 }
 
-/* ---- the world --------------------------------------------------------------------------------
- */
+/* ---- the world ------------------------------------------------------------------------------ */
 
 void model_kill(struct model *m, int32_t pid)
 {
@@ -78,8 +86,7 @@ struct hf_world model_world(struct model *m)
                              .next_fence = next_fence};
 }
 
-/* ---- the queue --------------------------------------------------------------------------------
- */
+/* ---- the queue ------------------------------------------------------------------------------ */
 
 struct model_lock *model_lock(struct model *m, const char *name)
 {
@@ -138,8 +145,7 @@ void model_load(struct model_lock *lock, const struct hf_lock_id *self)
         rec->self = lock->queue[own];
 }
 
-/* ---- effects ----------------------------------------------------------------------------------
- */
+/* ---- effects -------------------------------------------------------------------------------- */
 
 static struct model_execution *find_execution(struct model *m, const char *name, const char *key)
 {
@@ -205,8 +211,7 @@ static void clear_saved_effects(struct hf_effects *fx)
     fx->put_self = fx->changed = false;
 }
 
-/* ---- requests ---------------------------------------------------------------------------------
- */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 static void settle(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
                    const struct hf_world *world)
@@ -263,8 +268,7 @@ void model_apply(struct model *m, const struct hf_request *req, struct hf_answer
     model_save(m, lock, &ask, &m->fx);
 }
 
-/* ---- looking ----------------------------------------------------------------------------------
- */
+/* ---- looking -------------------------------------------------------------------------------- */
 
 struct hf_totals model_totals(const struct model *m)
 {

@@ -57,6 +57,9 @@ struct model {
 struct model *model_new(void);
 void model_free(struct model *m);
 
+/* As new, but for the time. */
+void model_clear(struct model *m);
+
 void model_apply(struct model *m, const struct hf_request *req, struct hf_answer *ret);
 
 /* From now on this process is dead, and what is bound to it. */

@@ -16,8 +16,7 @@
 
 static struct hf_error err;
 
-/* ---- buffers ----------------------------------------------------------------------------------
- */
+/* ---- buffers -------------------------------------------------------------------------------- */
 
 static void a_buffer_grows_up_to_its_cap(void **state)
 {
@@ -50,8 +49,7 @@ static void a_buffer_formats_and_takes_nothing(void **state)
     hf_buf_clear(&b);
 }
 
-/* ---- ids --------------------------------------------------------------------------------------
- */
+/* ---- ids ------------------------------------------------------------------------------------ */
 
 static void tokens_are_version_4_uuids_and_differ(void **state)
 {
@@ -78,8 +76,7 @@ static void a_lock_id_is_half_of_the_tokens_sha256(void **state)
     assert_false(hf_lock_id_parse("", &back));
 }
 
-/* ---- clocks and errors ------------------------------------------------------------------------
- */
+/* ---- clocks and errors ---------------------------------------------------------------------- */
 
 static void clocks_go_forward(void **state)
 {
@@ -117,8 +114,7 @@ static void every_code_has_a_name_an_exit_and_a_status(void **state)
     assert_int_equal(hf_code_exit(-9999), 70);
 }
 
-/* ---- processes --------------------------------------------------------------------------------
- */
+/* ---- processes ------------------------------------------------------------------------------ */
 
 static pid_t start_child(void)
 {

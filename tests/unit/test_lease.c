@@ -5,8 +5,7 @@
  */
 #include "scene.h"
 
-/* ---- rule 1: token, fence and time decide -----------------------------------------------------
- */
+/* ---- rule 1: token, fence and time decide --------------------------------------------------- */
 
 static void rule_1_extend_and_release_need_the_token(void **state)
 {
@@ -71,8 +70,7 @@ static void bug_1_release_never_frees_the_successor(void **state)
     assert_int_equal(extend("B"), 0);
 }
 
-/* ---- rule 2: the same token is the same acquire -----------------------------------------------
- */
+/* ---- rule 2: the same token is the same acquire --------------------------------------------- */
 
 static void rule_2_a_retry_gets_the_same_fence_and_a_renewed_lease(void **state)
 {
@@ -153,8 +151,7 @@ static void rule_2_a_retried_wait_keeps_its_place(void **state)
     assert_int_equal(look()->waiters, 2);
 }
 
-/* ---- rule 4: a renewal changes neither token nor fence ----------------------------------------
- */
+/* ---- rule 4: a renewal changes neither token nor fence -------------------------------------- */
 
 static void rule_4_a_heartbeat_changes_times_only(void **state)
 {
@@ -187,8 +184,7 @@ static void extended_events_are_sampled(void **state)
     assert_int_equal(count_events(HF_EV_EXTENDED), 60 * (TTL / 3) / HF_EXTENDED_EVERY_MS);
 }
 
-/* ---- rule 6: the holder's ttl counts ----------------------------------------------------------
- */
+/* ---- rule 6: the holder's ttl counts -------------------------------------------------------- */
 
 static void rule_6_bug_10_a_contender_honours_the_holders_ttl(void **state)
 {
@@ -202,8 +198,7 @@ static void rule_6_bug_10_a_contender_honours_the_holders_ttl(void **state)
     assert_int_equal(ask(hasty), 0);
 }
 
-/* ---- rule 7: takeover inside acquire; sweep only what is stale --------------------------------
- */
+/* ---- rule 7: takeover inside acquire; sweep only what is stale ------------------------------ */
 
 static void rule_7_acquire_takes_over_an_expired_lease(void **state)
 {
@@ -273,8 +268,7 @@ static void rule_7_looking_changes_nothing(void **state)
     assert_int_equal(m->n_events, events);
 }
 
-/* ---- rule 8: the fence outlives everything ----------------------------------------------------
- */
+/* ---- rule 8: the fence outlives everything -------------------------------------------------- */
 
 static void rule_8_bug_9_fences_grow_over_release_sweep_force_and_takeover(void **state)
 {
@@ -307,8 +301,7 @@ static void rule_8_a_store_that_repeats_a_fence_grants_nothing(void **state)
     assert_int_equal(look()->state, HF_STATE_FREE);
 }
 
-/* ---- rule 9: the execution ends with its lease ------------------------------------------------
- */
+/* ---- rule 9: the execution ends with its lease ---------------------------------------------- */
 
 static const struct model_execution *execution(const char *id)
 {
@@ -383,8 +376,7 @@ static void once_is_checked_again_after_waiting(void **state)
     assert_int_equal(wait_for_it("C", 0), 0);
 }
 
-/* ---- rule 11: force names the fence -----------------------------------------------------------
- */
+/* ---- rule 11: force names the fence --------------------------------------------------------- */
 
 static void rule_11_force_frees_at_once_whom_the_operator_saw(void **state)
 {
@@ -433,8 +425,7 @@ static void guard_accepts_only_the_live_fence(void **state)
     assert_int_equal(guard(a.holder.fence), 0);
 }
 
-/* ---- events -----------------------------------------------------------------------------------
- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static void denied_events_are_bounded_and_all_are_counted(void **state)
 {

@@ -7,8 +7,7 @@
 
 static struct hf_error err;
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ---------------------------------------------------------------------------------- */
 
 static void names_that_are_good(void **state)
 {
@@ -83,8 +82,7 @@ static void texts_are_optional_and_bounded(void **state)
     assert_int_equal(hf_check_text("note", "a\x1b[31m", 30, &err), -HF_INVALID);
 }
 
-/* ---- durations --------------------------------------------------------------------------------
- */
+/* ---- durations ------------------------------------------------------------------------------ */
 
 static void durations_that_are_good(void **state)
 {
@@ -173,8 +171,7 @@ static void spans_are_for_people(void **state)
     }
 }
 
-/* ---- times ------------------------------------------------------------------------------------
- */
+/* ---- times ---------------------------------------------------------------------------------- */
 
 static void times_that_are_good(void **state)
 {
@@ -253,8 +250,7 @@ static void times_come_back_as_they_went(void **state)
     assert_int_equal(strlen(text), HF_TIME_LEN);
 }
 
-/* ---- a status ---------------------------------------------------------------------------------
- */
+/* ---- a status ------------------------------------------------------------------------------- */
 
 static void a_status_says_who_since_when_and_whether_it_lives(void **state)
 {

@@ -46,8 +46,9 @@ static const struct hf_wire_field head_fields[] = {
 
 static bool is_usable(int fd)
 {
-    struct stat st;
-    return fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink > 0 && st.st_size < SEGMENT_MAX;
+    struct statx st;
+    return fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_NLINK | STATX_SIZE, &st) == 0 &&
+           st.stx_nlink > 0 && st.stx_size < SEGMENT_MAX;
 }
 
 static int open_current(struct hf_file_store *fs)

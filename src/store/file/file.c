@@ -19,6 +19,7 @@
 enum {
     RACES_MAX = 20,          /* lost to a foreign program in a row, before we say so */
     SHOWN_LAG_MAX_MS = 1000, /* the lock file's expiry may lag so far behind a renewal */
+    FENCES_RESERVED = 16,    /* for one name at a time */
     SWEEP_ONE_IN = 64        /* who begins to wait clears up after killed waiters, so often */
 };
 
@@ -233,6 +234,16 @@ static void update_view(struct turn *t, const struct hf_record *rec)
     view->leftover = false;
 }
 
+/*
+ * Wake whom the lock is offered to while we still write it down: waking takes as long as that, and
+ * nobody can look at the name before we give its guard back.
+ */
+static void wake_early(const struct turn *t, const struct hf_effects *fx)
+{
+    for (uint32_t i = 0; i < fx->n_wake; i++)
+        hf_local_wake(t->fs->dir.wake, &fx->wake[i]);
+}
+
 static int save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                 const struct hf_effects *fx, struct hf_error *err)
 {
@@ -243,6 +254,7 @@ static int save(struct hf_store *store, const struct hf_record *rec, const struc
     int r = save_queue(t->guard, rec, fx, err);
     if (r < 0)
         return r;
+    wake_early(t, fx);
     note_cleanup(t, fx);
     save_head(head, rec);
     head->holder_pid = pid;
@@ -286,18 +298,26 @@ static int commit(struct hf_store *store, struct hf_error *err)
 static int64_t next_fence(struct hf_store *store)
 {
     struct turn *t = turn_of(store);
-    int64_t known = t->guard->head.last_fence;
+    struct hf_file_guard_head *head = &t->guard->head;
+    int64_t known = head->last_fence;
     if (t->view.kind == HF_FILE_OUR_LOCK && t->view.grant.fence > known)
         known = t->view.grant.fence;
-    return hf_file_next_fence(&t->fs->state, known, NULL);
+    int64_t fence = head->next_fence > known ? head->next_fence : known + 1;
+    if (fence >= head->end_fence) {
+        fence = hf_file_reserve_fences(&t->fs->state, FENCES_RESERVED, known, NULL);
+        if (fence < 0)
+            return fence;
+        head->end_fence = fence + FENCES_RESERVED;
+    }
+    head->next_fence = fence + 1;
+    return fence;
 }
 
 static int once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
                 char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)
 {
     (void)store, (void)name, (void)key, (void)ret, (void)ret_execution;
-    return hf_fail(err, HF_UNSUPPORTED,
-                   "the file store keeps locks only; use sqlite: (or postgres://) for --once");
+    return hf_fail(err, HF_UNSUPPORTED, "the file store keeps locks only; use sqlite: for --once");
 }
 
 static int64_t now_ms(struct hf_store *store)
@@ -306,10 +326,10 @@ static int64_t now_ms(struct hf_store *store)
     return hf_local_now_ms();
 }
 
+/* They were woken when their offer was saved, see wake_early(). */
 static void wake(struct hf_store *store, const char *name, const struct hf_lock_id *id)
 {
-    (void)name;
-    hf_local_wake(turn_of(store)->fs->dir.wake, id);
+    (void)store, (void)name, (void)id;
 }
 
 static const struct hf_record_ops record_ops = {
@@ -412,12 +432,6 @@ static int collect(struct hf_file_store *fs, int at, const char *prefix, struct 
 
 static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 
-static bool filter_wants(enum hf_list_filter filter, enum hf_lock_state state)
-{
-    return filter == HF_LIST_ALL || (filter == HF_LIST_HELD && state != HF_STATE_FREE) ||
-           (filter == HF_LIST_STALE && state == HF_STATE_STALE);
-}
-
 static int show_names(struct hf_file_store *fs, const struct names *names,
                       enum hf_list_filter filter, hf_status_fn fn, void *arg, struct hf_error *err)
 {
@@ -434,7 +448,7 @@ static int show_names(struct hf_file_store *fs, const struct names *names,
             break;
         struct hf_world world = hf_record_world_now(&rw);
         hf_record_status(rec, &world, &status);
-        if (filter_wants(filter, status.state) && fn(arg, &status) != 0)
+        if (hf_record_is_listed(filter, status.state) && fn(arg, &status) != 0)
             break;
     }
     free(rec);
@@ -538,9 +552,38 @@ static int ahead(struct hf_store *store, const char *name, const struct hf_lock_
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
+/* Fences that are reserved for a name are from before the new epoch: forget them. */
+static int forget_reserved(struct hf_file_store *fs, const struct names *names,
+                           struct hf_error *err)
+{
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < names->n; i++) {
+        struct hf_file_guard *guard;
+        r = hf_file_guard_take(fs, names->of[i], true, &guard, err);
+        if (r < 0)
+            break;
+        guard->head.end_fence = 0;
+        r = hf_file_guard_write(guard, err);
+        if (r >= 0 && fdatasync(guard->fd) < 0)
+            r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't write %s", guard->file);
+        hf_file_guard_give(fs, guard);
+    }
+    return r;
+}
+
 static int init(struct hf_store *store, bool bump_epoch, struct hf_error *err)
 {
-    return bump_epoch ? hf_file_bump_epoch(&file_store_of(store)->state, err) : 0;
+    struct hf_file_store *fs = file_store_of(store);
+    struct names names = {0};
+    if (!bump_epoch)
+        return 0;
+    int r = hf_file_bump_epoch(&fs->state, err);
+    if (r >= 0)
+        r = collect(fs, fs->dir.names, NULL, &names, err);
+    if (r >= 0)
+        r = forget_reserved(fs, &names, err);
+    free(names.of);
+    return r;
 }
 
 static int read_params(const struct hf_url *url, int64_t *ret_stale_ms, struct hf_error *err)

@@ -67,6 +67,9 @@ bool hf_file_decode(const char *file, char ret_name[HF_NAME_MAX + 1]);
 /* Take the kernel lock (LOCK_EX, LOCK_SH) within `patience_ms`. */
 int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct hf_error *err);
 
+/* How many names the open file still has. */
+uint32_t hf_file_links(int fd);
+
 /* Detects what a crash tore; not meant against malice. */
 uint64_t hf_file_checksum(const void *bytes, size_t n, uint64_t seed);
 
@@ -82,8 +85,12 @@ int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
                        struct hf_error *err);
 void hf_file_state_close(struct hf_file_state *state);
 
-/* A fence above `at_least` and above every one given before. Negative: a code. */
-int64_t hf_file_next_fence(struct hf_file_state *state, int64_t at_least, struct hf_error *err);
+/*
+ * Reserve `n` fences in a row, above `at_least` and above all that were reserved before: the first
+ * of them. Negative: a code.
+ */
+int64_t hf_file_reserve_fences(struct hf_file_state *state, int64_t n, int64_t at_least,
+                               struct hf_error *err);
 
 /* Raise all later fences past any that a restored copy may have lost, durably. */
 int hf_file_bump_epoch(struct hf_file_state *state, struct hf_error *err);
@@ -94,10 +101,11 @@ int hf_file_with_segment(struct hf_file_state *state, int64_t span,
 
 /* ---- guard.c: the rest of a name's record --------------------------------------------------- */
 
-/* Which bytes the lock file had when we wrote it: it is ours as long as this is so. */
+/* Which file it is. Our own can't be mistaken by inode and size: its page keeps the inode. */
 struct hf_file_ident {
     uint64_t inode;
-    int64_t size, mtime_ns;
+    int64_t size;
+    int64_t mtime_ns; /* 0: not asked for */
 };
 
 /* One waiter in the guard's index, in queue order; the rest of it is in its seat. */
@@ -120,8 +128,10 @@ struct hf_file_guard_head {
     int64_t holder_pid;         /* the process that asked for it, for people */
     struct hf_grant grant;
     int64_t last_fence;
+    int64_t next_fence, end_fence; /* reserved for this name, in this boot */
     struct hf_ended ended[HF_ENDED_MAX];
     uint32_t n_ended, n_denied;
+    uint32_t spare, unused; /* swap/NAME.lock is a link of this page, counted from 1; 0: neither */
     int64_t denied_ms;
     struct hf_counts counts;
     int64_t next_ticket;
@@ -132,7 +142,6 @@ struct hf_file_guard {
     bool busy;                  /* a thread works on it */
     int fd, page_fds[2];        /* -1: not open */
     uint64_t page_inodes[2];
-    int64_t page_sizes[2];
     char file[HF_FILE_NAME_SIZE];
     struct hf_file_guard_head head;
     struct hf_file_place index[HF_FILE_WAITERS_MAX];

@@ -77,6 +77,7 @@ static void enter_boot(struct hf_file_guard_head *head)
     head->n_waiters = 0;
     head->n_denied = 0;
     head->denied_ms = 0;
+    head->next_fence = head->end_fence = 0; /* what was given of them may have been lost */
 }
 
 static int read_guard(struct hf_file_guard *guard, const char *name, struct hf_error *err)
@@ -143,7 +144,6 @@ static int lock_guard(struct hf_file_store *fs, struct hf_file_guard *guard, boo
                       struct hf_error *err)
 {
     for (;;) {
-        struct stat st;
         int r = guard->fd < 0 ? open_guard(fs, guard, exclusive, err) : 0;
         if (r < 0 || guard->fd < 0)
             return r;
@@ -151,7 +151,7 @@ static int lock_guard(struct hf_file_store *fs, struct hf_file_guard *guard, boo
                          err);
         if (r < 0)
             return r;
-        if (fstat(guard->fd, &st) == 0 && st.st_nlink > 0)
+        if (hf_file_links(guard->fd) > 0)
             return 0;
         close_files(guard);
     }

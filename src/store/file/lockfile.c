@@ -179,7 +179,8 @@ static struct hf_file_ident ident_of(const struct stat *st)
 
 static bool same_ident(const struct hf_file_ident *a, const struct hf_file_ident *b)
 {
-    return a->inode == b->inode && a->size == b->size && a->mtime_ns == b->mtime_ns;
+    return a->inode == b->inode && a->size == b->size &&
+           (a->mtime_ns == b->mtime_ns || !a->mtime_ns || !b->mtime_ns);
 }
 
 static bool has_ended(const struct hf_file_guard_head *head, const struct hf_lock_id *id)
@@ -226,6 +227,20 @@ static int read_lock(struct hf_file_store *fs, const struct hf_file_guard *guard
     return 0;
 }
 
+/* The lock file's type, owner, inode and size: all but times, which cost more (hf_file_links). */
+static int stat_lock(struct hf_file_store *fs, const char *file, struct stat *ret)
+{
+    struct statx st;
+    if (statx(fs->dir.top, file, AT_SYMLINK_NOFOLLOW,
+              STATX_TYPE | STATX_UID | STATX_INO | STATX_SIZE, &st) < 0)
+        return -1;
+    *ret = (struct stat){.st_mode = st.stx_mode,
+                         .st_uid = st.stx_uid,
+                         .st_ino = st.stx_ino,
+                         .st_size = (off_t)st.stx_size};
+    return 0;
+}
+
 int hf_file_look(struct hf_file_store *fs, const struct hf_file_guard *guard,
                  struct hf_file_view *ret, struct hf_error *err)
 {
@@ -233,7 +248,7 @@ int hf_file_look(struct hf_file_store *fs, const struct hf_file_guard *guard,
     ret->kind = HF_FILE_NO_LOCK;
     ret->leftover = false;
     ret->lock_id[0] = ret->process_id[0] = '\0';
-    if (fstatat(fs->dir.top, guard->file, &st, AT_SYMLINK_NOFOLLOW) < 0)
+    if (stat_lock(fs, guard->file, &st) < 0)
         return errno == ENOENT ? 0
                                : hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't look at %s in %s",
                                                guard->file, fs->dir.path);
@@ -274,7 +289,6 @@ static int open_page(struct hf_file_store *fs, struct hf_file_guard *guard, int 
     }
     guard->page_fds[page] = fd;
     guard->page_inodes[page] = (uint64_t)st.st_ino;
-    guard->page_sizes[page] = st.st_size < PAGE_MAX ? st.st_size : PAGE_MAX;
     return 0;
 }
 
@@ -282,20 +296,25 @@ static int open_page(struct hf_file_store *fs, struct hf_file_guard *guard, int 
 static int choose_page(struct hf_file_store *fs, struct hf_file_guard *guard,
                        const struct hf_file_view *view, struct hf_error *err)
 {
-    int r = open_page(fs, guard, 0, err);
-    if (r < 0)
-        return r;
-    if (view->kind == HF_FILE_NO_LOCK || view->ident.inode != guard->page_inodes[0])
-        return 0;
-    r = open_page(fs, guard, 1, err);
-    return r < 0 ? r : 1;
+    if (view->kind == HF_FILE_NO_LOCK) {
+        int page = guard->head.spare == 1; /* keep the spare one for the next change */
+        int r = open_page(fs, guard, page, err);
+        return r < 0 ? r : page;
+    }
+    for (int page = 0; page < 2; page++) {
+        int r = open_page(fs, guard, page, err);
+        if (r < 0)
+            return r;
+    }
+    return view->ident.inode == guard->page_inodes[0];
 }
 
-/* Padded, so that its size seldom changes: that would cost more than the bytes. */
+/* Fill the page and answer its size. It is padded, since a change of size costs more than bytes. */
 static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int page,
                       struct hf_error *err)
 {
     char text[PAGE_MAX];
+    struct statx st;
     struct lock_json said;
     struct hf_buf json = HF_BUF(PAGE_MAX - 1);
     say(guard, fs->stale_ms, &said);
@@ -305,8 +324,9 @@ static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int
         return hf_fail(err, HF_TOO_LARGE, "the lock file of %s would be too large", said.name);
     }
     size_t size = (json.len + PAGE_STEP) / PAGE_STEP * PAGE_STEP;
-    if (size < (size_t)guard->page_sizes[page])
-        size = (size_t)guard->page_sizes[page];
+    if (statx(guard->page_fds[page], "", AT_EMPTY_PATH, STATX_SIZE, &st) == 0 &&
+        st.stx_size > size && st.stx_size <= PAGE_MAX)
+        size = st.stx_size;
     memset(text, ' ', size);
     memcpy(text, json.data, json.len);
     text[size - 1] = '\n';
@@ -315,8 +335,7 @@ static int write_page(struct hf_file_store *fs, struct hf_file_guard *guard, int
     if (n < 0 || (size_t)n != size)
         return hf_fail_errno(err, HF_UNAVAILABLE, n < 0 ? errno : ENOSPC,
                              "can't write the lock file of %s", said.name);
-    guard->page_sizes[page] = (int64_t)size;
-    return 0;
+    return (int)size;
 }
 
 static int raced(const struct hf_file_guard *guard, struct hf_error *err)
@@ -345,40 +364,65 @@ static bool is_still(int at, const char *file, const struct hf_file_ident *ident
     return same_ident(&now, ident);
 }
 
-/* Put swap/FILE in the place of what `view` saw, and nothing else. */
-static int replace_checked(struct hf_file_store *fs, const struct hf_file_guard *guard,
-                           const struct hf_file_view *view, struct hf_error *err)
+static int exchange(const struct hf_file_dir *d, const char *file)
+{
+    return renameat2(d->swap, file, d->top, file, RENAME_EXCHANGE);
+}
+
+/* Show the page by way of swap/FILE, where that is a link of it already, as it mostly is. */
+static bool show_spare(const struct hf_file_dir *d, const struct hf_file_guard *guard, int page)
+{
+    struct statx st;
+    if (guard->head.spare != (uint32_t)page + 1 || exchange(d, guard->file) < 0)
+        return false;
+    if (statx(d->top, guard->file, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == 0 &&
+        st.stx_ino == guard->page_inodes[page])
+        return true;
+    exchange(d, guard->file); /* what was noted is not so */
+    return false;
+}
+
+/* Make swap/FILE a link of the page, and exchange it for the lock file. */
+static int show_new(const struct hf_file_store *fs, const struct hf_file_guard *guard, int page,
+                    const struct hf_file_view *view, bool doubtful, struct hf_error *err)
 {
     const struct hf_file_dir *d = &fs->dir;
     const char *file = guard->file;
-    if (renameat2(d->swap, file, d->top, file, RENAME_EXCHANGE) < 0) {
-        if (errno != EINVAL || !is_still(d->top, file, &view->ident))
-            return fail_to_show(fs, guard, err);
-        if (renameat(d->swap, file, d->top, file) < 0) /* a filesystem that can't exchange */
-            return fail_to_show(fs, guard, err);
-        return 0;
-    }
-    bool right = is_still(d->swap, file, &view->ident);
-    if (!right)
-        renameat2(d->swap, file, d->top, file, RENAME_EXCHANGE);
     unlinkat(d->swap, file, 0);
-    return right ? 0 : raced(guard, err);
+    if (linkat(d->pages[page], file, d->swap, file, 0) < 0)
+        return fail_to_show(fs, guard, err);
+    if (exchange(d, file) == 0)
+        return 0;
+    if (errno != EINVAL)
+        return fail_to_show(fs, guard, err);
+    /* A filesystem that can't exchange. */
+    if (doubtful && !is_still(d->top, file, &view->ident))
+        return raced(guard, err);
+    return renameat(d->swap, file, d->top, file) < 0 ? fail_to_show(fs, guard, err) : 0;
 }
 
-static int replace(struct hf_file_store *fs, const struct hf_file_guard *guard, int page,
+/* Show the page in place of what `view` saw; what was there is then swap/FILE. */
+static int replace(struct hf_file_store *fs, struct hf_file_guard *guard, int page,
                    const struct hf_file_view *view, bool doubtful, struct hf_error *err)
 {
     const struct hf_file_dir *d = &fs->dir;
     const char *file = guard->file;
-    if (linkat(d->pages[page], file, d->swap, file, 0) < 0) {
-        if (errno == EEXIST) /* left by somebody who was killed */
-            unlinkat(d->swap, file, 0);
-        if (linkat(d->pages[page], file, d->swap, file, 0) < 0)
-            return fail_to_show(fs, guard, err);
+    bool shown = show_spare(d, guard, page);
+    guard->head.spare = 0;
+    int r = shown ? 0 : show_new(fs, guard, page, view, doubtful, err);
+    if (r < 0)
+        return r;
+    if (doubtful && !is_still(d->swap, file, &view->ident) &&
+        faccessat(d->swap, file, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+        exchange(d, file); /* somebody else has just made it: put it back */
+        unlinkat(d->swap, file, 0);
+        return raced(guard, err);
     }
-    if (doubtful)
-        return replace_checked(fs, guard, view, err);
-    return renameat(d->swap, file, d->top, file) < 0 ? fail_to_show(fs, guard, err) : 0;
+    if (view->ident.inode == guard->page_inodes[!page])
+        guard->head.spare = (uint32_t)!page + 1;
+    else
+        unlinkat(d->swap, file, 0);
+    return 0;
 }
 
 /* The page's name may by now belong to another file than the one we wrote. */
@@ -395,11 +439,11 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
                  const struct hf_file_view *view, bool doubtful, struct hf_error *err)
 {
     const struct hf_file_dir *d = &fs->dir;
-    struct stat st;
     int page = choose_page(fs, guard, view, err);
-    int r = page < 0 ? page : write_page(fs, guard, page, err);
-    if (r < 0)
-        return r;
+    int size = page < 0 ? page : write_page(fs, guard, page, err);
+    if (size < 0)
+        return size;
+    int r = 0;
     if (view->kind != HF_FILE_NO_LOCK)
         r = replace(fs, guard, page, view, doubtful, err);
     else if (linkat(d->pages[page], guard->file, d->top, guard->file, 0) < 0)
@@ -408,15 +452,13 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
         forget_pages(guard);
         return r;
     }
-    if (fstatat(d->top, guard->file, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-        (uint64_t)st.st_ino != guard->page_inodes[page]) {
-        struct stat own;
-        if (fstat(guard->page_fds[page], &own) == 0 && own.st_nlink == 0)
-            unlinkat(d->top, guard->file, 0); /* we have linked a page that others made */
+    if (view->kind == HF_FILE_NO_LOCK && hf_file_links(guard->page_fds[page]) < 2) {
+        /* Our page was removed, and we have linked one that others made since. */
+        unlinkat(d->top, guard->file, 0);
         forget_pages(guard);
         return raced(guard, err);
     }
-    guard->head.shown = ident_of(&st);
+    guard->head.shown = (struct hf_file_ident){.inode = guard->page_inodes[page], .size = size};
     guard->head.shown_expires_ms = hf_file_shown_expiry(&guard->head.grant);
     return 0;
 }
@@ -433,8 +475,9 @@ int hf_file_remove(struct hf_file_store *fs, const struct hf_file_guard *guard,
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't remove %s in %s", file,
                              fs->dir.path);
     if (r == 0 && doubtful) {
-        if (!is_still(d->swap, file, &view->ident))
-            r = linkat(d->swap, file, d->top, file, 0); /* or a newer one is there by now */
+        bool restored =
+            is_still(d->swap, file, &view->ident) || linkat(d->swap, file, d->top, file, 0) == 0;
+        (void)restored; /* or a newer one is there by now */
         unlinkat(d->swap, file, 0);
     }
     return 0;

@@ -4,6 +4,7 @@
  * below a limit that was on disk before the first fence under it was given, and after a reboot,
  * when the counter itself may have been lost, it goes on from the limit.
  */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/file.h>
@@ -18,7 +19,7 @@
 #define EPOCH_STEP INT64_C(1000000000)
 #define FENCE_MAX (INT64_C(1) << 53)
 
-enum { FENCE_BLOCK = 10000 };
+enum { FENCE_BLOCK = 100000 };
 
 /* As it is on disk; one sector, so that it is written whole or not at all. */
 struct state_data {
@@ -26,7 +27,7 @@ struct state_data {
     uint32_t format, unused;
     char boot[40];
     int64_t first_open_ms;
-    int64_t fence; /* the last one given */
+    int64_t fence; /* the last one reserved */
     int64_t limit; /* every fence given is below it, whatever was lost with the power */
     int64_t next_event;
     uint64_t checksum;
@@ -146,40 +147,40 @@ void hf_file_state_close(struct hf_file_state *state)
 
 /* ---- counting ------------------------------------------------------------------------------- */
 
-static int64_t count_fence(const struct hf_file_state *state, int64_t at_least, int64_t step,
-                           struct hf_error *err)
+static int64_t reserve(const struct hf_file_state *state, int64_t n, int64_t at_least,
+                       struct hf_error *err)
 {
     struct state_data data;
     int r = read_data(state, &data, err);
     if (r <= 0)
         return r < 0 ? r : hf_fail(err, HF_UNAVAILABLE, ".holdfast/state has been emptied");
-    data.fence = (data.fence > at_least ? data.fence : at_least) + step;
+    int64_t first = (data.fence > at_least ? data.fence : at_least) + 1;
+    data.fence = first + n - 1;
     if (data.fence >= FENCE_MAX)
         return hf_fail(err, HF_INTERNAL, "the store has used up all fences");
     bool past_limit = data.fence >= data.limit;
     if (past_limit)
         data.limit = data.fence + FENCE_BLOCK;
-    r = write_data(state, &data, past_limit || step > 1, err);
-    return r < 0 ? r : data.fence;
+    r = write_data(state, &data, past_limit, err);
+    return r < 0 ? r : first;
 }
 
-int64_t hf_file_next_fence(struct hf_file_state *state, int64_t at_least, struct hf_error *err)
+int64_t hf_file_reserve_fences(struct hf_file_state *state, int64_t n, int64_t at_least,
+                               struct hf_error *err)
 {
     int64_t r = enter(state, err);
     if (r < 0)
         return r;
-    r = count_fence(state, at_least, 1, err);
+    r = reserve(state, n, at_least, err);
     leave(state);
     return r;
 }
 
 int hf_file_bump_epoch(struct hf_file_state *state, struct hf_error *err)
 {
-    int64_t r = enter(state, err);
-    if (r < 0)
-        return (int)r;
-    r = count_fence(state, 0, EPOCH_STEP, err);
-    leave(state);
+    /* More than a limit is ever raised by, so that the new limit is on disk when this returns. */
+    static_assert(EPOCH_STEP > FENCE_BLOCK, "an epoch is longer than a block");
+    int64_t r = hf_file_reserve_fences(state, EPOCH_STEP, 0, err);
     return r < 0 ? (int)r : 0;
 }
 

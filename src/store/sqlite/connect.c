@@ -11,12 +11,11 @@
 #include "local.h"
 #include "sqlite_store.h"
 
-/* ---- the path -------------------------------------------------------------------------------- */
+/* ---- the path ------------------------------------------------------------------------------- */
 
 static int refuse(const char *path, int saved, struct hf_error *err)
 {
-    int code = saved == EACCES || saved == EPERM ? HF_FORBIDDEN : HF_UNAVAILABLE;
-    return hf_fail_errno(err, code, saved,
+    return hf_fail_errno(err, HF_UNAVAILABLE, saved,
                          "can't make %s; create it, or name another place with --store", path);
 }
 
@@ -105,7 +104,7 @@ void hf_sqlite_share(const struct hf_sqlite *s, int fd)
     (void)ignored;
 }
 
-/* ---- the connection -------------------------------------------------------------------------- */
+/* ---- the connection ------------------------------------------------------------------------- */
 
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err)
 {

@@ -22,7 +22,7 @@ enum {
     LEAVE_FRAMES = 128
 };
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 /* What to say of a primary result code; %s is the path. */
 static const struct {
@@ -85,7 +85,7 @@ int hf_sqlite_fail(struct hf_sqlite *s, int rc, struct hf_error *err)
                    rc);
 }
 
-/* ---- statements ------------------------------------------------------------------------------ */
+/* ---- statements ----------------------------------------------------------------------------- */
 
 sqlite3_stmt *hf_sqlite_stmt(struct hf_sqlite *s, enum hf_sqlite_stmt which, struct hf_error *err)
 {
@@ -133,7 +133,7 @@ int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err)
     return rc == SQLITE_OK ? 0 : hf_sqlite_fail(s, sqlite3_extended_errcode(s->db), err);
 }
 
-/* ---- transactions ---------------------------------------------------------------------------- */
+/* ---- transactions --------------------------------------------------------------------------- */
 
 /* SQLite's busy handler: only a program that does not queue up with us can bring us here. */
 static int wait_for_foreign(void *arg, int n_calls)
@@ -253,7 +253,7 @@ int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
     return 0;
 }
 
-/* ---- settings -------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------- */
 
 int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err)
 {

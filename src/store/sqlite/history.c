@@ -13,7 +13,7 @@ enum {
 static const int64_t day_ms = INT64_C(24) * 3600 * 1000;
 static const int64_t event_days = 30, execution_days = 90;
 
-/* ---- pruning --------------------------------------------------------------------------------- */
+/* ---- pruning -------------------------------------------------------------------------------- */
 
 static int read_count(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
 {
@@ -90,7 +90,7 @@ static int prune(struct hf_sqlite *s, int64_t wall_ms, struct hf_error *err)
     return r < 0 ? r : prune_executions(s, wall_ms, err);
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static int add_event(struct hf_sqlite *s, const struct hf_event *e, struct hf_error *err)
 {
@@ -128,7 +128,7 @@ int hf_sqlite_add_events(struct hf_sqlite *s, const struct hf_effects *fx, struc
     return 0;
 }
 
-/* ---- executions ------------------------------------------------------------------------------ */
+/* ---- executions ----------------------------------------------------------------------------- */
 
 int hf_sqlite_once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
                    char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)

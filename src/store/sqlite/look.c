@@ -7,7 +7,7 @@
 
 enum { PAGE = 64 };
 
-/* ---- list ------------------------------------------------------------------------------------ */
+/* ---- list ----------------------------------------------------------------------------------- */
 
 struct list_page {
     enum hf_list_filter filter;
@@ -17,12 +17,6 @@ struct list_page {
     size_t n_found;
     bool more;
 };
-
-static bool passes(enum hf_list_filter filter, enum hf_lock_state state)
-{
-    return filter == HF_LIST_ALL ||
-           state == (filter == HF_LIST_HELD ? HF_STATE_HELD : HF_STATE_STALE);
-}
 
 static void bind_range(sqlite3_stmt *stmt, const struct list_page *page)
 {
@@ -54,7 +48,7 @@ static int read_page(struct hf_sqlite *s, struct list_page *page, struct hf_erro
         hf_sqlite_take_text(&name, rec.name, sizeof rec.name);
         hf_sqlite_take_record(s, stmt, &rec);
         hf_record_status(&rec, &world, status);
-        page->n_found += passes(page->filter, status->state);
+        page->n_found += hf_record_is_listed(page->filter, status->state);
         memcpy(last, rec.name, sizeof last);
     }
     page->more = n == PAGE;
@@ -112,7 +106,7 @@ int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_er
     return r < 0 ? r : 0;
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static void take_event(sqlite3_stmt *stmt, struct hf_event *ret)
 {
@@ -206,7 +200,7 @@ static int events_of_all(struct hf_sqlite *s, const struct hf_event_query *query
     return r;
 }
 
-/* ---- the story of one name ------------------------------------------------------------------- */
+/* ---- the story of one name ------------------------------------------------------------------ */
 
 struct chain {
     int64_t *seqs; /* newest first */

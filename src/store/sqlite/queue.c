@@ -32,9 +32,7 @@ int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err)
     }
     if (s->queue_fd >= 0)
         return 0;
-    int saved = errno;
-    int code = saved == EACCES || saved == EPERM ? HF_FORBIDDEN : HF_UNAVAILABLE;
-    return hf_fail_errno(err, code, saved,
+    return hf_fail_errno(err, HF_UNAVAILABLE, errno,
                          "can't write %s; make it writable, or name another place with --store",
                          path);
 }

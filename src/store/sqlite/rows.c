@@ -7,7 +7,7 @@
 #include "local.h"
 #include "sqlite_store.h"
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value)
 {
@@ -63,7 +63,7 @@ static bool take_id(struct hf_sqlite_cursor *from, struct hf_lock_id *ret)
     return true;
 }
 
-/* ---- processes, tokens that ended, takeovers ------------------------------------------------- */
+/* ---- processes, tokens that ended, takeovers ------------------------------------------------ */
 
 static void put_bound(struct hf_sqlite_cursor *to, const struct hf_processes *bound)
 {
@@ -141,7 +141,7 @@ static void parse_takeover(const char *text, struct hf_takeover *ret)
     snprintf(ret->owner, sizeof ret->owner, "%s", text + owner_at);
 }
 
-/* ---- the lock's row -------------------------------------------------------------------------- */
+/* ---- the lock's row ------------------------------------------------------------------------- */
 
 static void put_counts(struct hf_sqlite_cursor *to, const struct hf_counts *c)
 {
@@ -271,7 +271,7 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
     return r;
 }
 
-/* ---- waiters --------------------------------------------------------------------------------- */
+/* ---- waiters -------------------------------------------------------------------------------- */
 
 static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
 {
@@ -366,7 +366,7 @@ static int drop_waiters(struct hf_sqlite *s, const struct hf_effects *fx, struct
     return r;
 }
 
-/* ---- load and save --------------------------------------------------------------------------- */
+/* ---- load and save -------------------------------------------------------------------------- */
 
 /* Most often the name that was written last is asked for again: its row need not be read. */
 static void keep_known(struct hf_sqlite *s, const struct hf_record *rec)
@@ -414,8 +414,8 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
     int r = hf_sqlite_add_events(s, fx, err);
     bool queues = fx->put_self && !rec->self.ticket;
     s->row.tickets += queues;
-    /* last_event is in the row, too, so an event alone changes it. */
-    if (r >= 0 && (fx->changed || fx->n_events || rec->n_waiters != s->row.n_waiters))
+    /* last_event and tickets are in the row, too: an event or a new waiter alone changes it. */
+    if (r >= 0 && (fx->changed || fx->n_events || queues || rec->n_waiters != s->row.n_waiters))
         r = save_lock(s, rec, err);
     if (r >= 0)
         r = drop_waiters(s, fx, err);
@@ -428,7 +428,7 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
     return r;
 }
 
-/* ---- who is ahead ---------------------------------------------------------------------------- */
+/* ---- who is ahead --------------------------------------------------------------------------- */
 
 static int processes_before(struct hf_sqlite *s, const struct hf_waiter *w,
                             struct hf_processes *ret, struct hf_error *err)

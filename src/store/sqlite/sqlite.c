@@ -9,7 +9,7 @@
 #include "local.h"
 #include "sqlite_store.h"
 
-/* ---- waking ---------------------------------------------------------------------------------- */
+/* ---- waking --------------------------------------------------------------------------------- */
 
 enum { SWEEP_ONE_IN = 64 }; /* looking at every FIFO costs more the more there are */
 
@@ -63,7 +63,7 @@ static void wake(struct hf_store *store, const char *name, const struct hf_lock_
         hf_local_wake(s->wake_dir, id);
 }
 
-/* ---- changing -------------------------------------------------------------------------------- */
+/* ---- changing ------------------------------------------------------------------------------- */
 
 static int begin(struct hf_store *store, const char *const *names, size_t n, bool durable,
                  struct hf_error *err)
@@ -110,7 +110,7 @@ static int apply(struct hf_store *store, const struct hf_request *requests, size
     return r;
 }
 
-/* ---- open, init, close ----------------------------------------------------------------------- */
+/* ---- open, init, close ---------------------------------------------------------------------- */
 
 static void close_store(struct hf_store *store)
 {

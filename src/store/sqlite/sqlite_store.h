@@ -153,7 +153,7 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
     return (struct hf_sqlite *)store;
 }
 
-/* ---- connect.c ---- */
+/* ---- connect.c ------------------------------------------------------------------------------ */
 
 /* Find or make the file `path` and open it; its schema is not looked at yet. */
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err);
@@ -163,7 +163,7 @@ void hf_sqlite_disconnect(struct hf_sqlite *s);
  * own: root must not lock out whose store it is. */
 void hf_sqlite_share(const struct hf_sqlite *s, int fd);
 
-/* ---- database.c ---- */
+/* ---- database.c ----------------------------------------------------------------------------- */
 
 /* Settings of a new connection. */
 int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err);
@@ -191,19 +191,19 @@ int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
 
-/* ---- logfile.c ---- */
+/* ---- logfile.c ------------------------------------------------------------------------------ */
 
 /* The name of the VFS to open databases with. */
 const char *hf_sqlite_vfs(void);
 
-/* ---- queue.c ---- */
+/* ---- queue.c -------------------------------------------------------------------------------- */
 
 int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err);
 int hf_sqlite_queue_enter(struct hf_sqlite *s, struct hf_error *err);
 bool hf_sqlite_queue_try(struct hf_sqlite *s);
 void hf_sqlite_queue_leave(struct hf_sqlite *s);
 
-/* ---- schema.c ---- */
+/* ---- schema.c ------------------------------------------------------------------------------- */
 
 /* Create or migrate what is there, refuse what is newer or not ours, notice a new boot. */
 int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err);
@@ -214,7 +214,7 @@ int64_t hf_sqlite_next_fence(struct hf_store *store);
 int hf_sqlite_bump_epoch(struct hf_sqlite *s, struct hf_error *err);
 const char *hf_sqlite_schema(void);
 
-/* ---- rows.c ---- */
+/* ---- rows.c --------------------------------------------------------------------------------- */
 
 /* Values in the order of the columns; empty texts are NULL. */
 struct hf_sqlite_cursor {
@@ -237,7 +237,7 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
 int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                     struct hf_processes *ret, struct hf_error *err);
 
-/* ---- history.c ---- */
+/* ---- history.c ------------------------------------------------------------------------------ */
 
 int hf_sqlite_add_events(struct hf_sqlite *s, const struct hf_effects *fx, struct hf_error *err);
 int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_record *rec,
@@ -246,7 +246,7 @@ int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_record *rec,
 int hf_sqlite_once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
                    char ret_execution[HF_UUID_LEN + 1], struct hf_error *err);
 
-/* ---- look.c ---- */
+/* ---- look.c --------------------------------------------------------------------------------- */
 
 int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
                    hf_status_fn fn, void *arg, struct hf_error *err);
@@ -254,7 +254,7 @@ int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query,
                      void *arg, struct hf_error *err);
 int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
 
-/* ---- sqlite.c ---- */
+/* ---- sqlite.c ------------------------------------------------------------------------------- */
 
 /* What record.c calls; look.c asks it for the world. */
 extern const struct hf_record_ops hf_sqlite_record_ops;

@@ -1,0 +1,418 @@
+"""Real processes: many at once, killed, stopped, in other namespaces, on other clocks.
+
+Where a test needs a client that does one thing at a time it is tests/faults/hammer.c.
+"""
+import os
+import random
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import time
+
+import pytest
+from conftest import PATIENCE_S, built, poll
+
+# The shortest that a waiter sleeps before it looks by itself (src/client/wait.c: half of POLL_MS).
+# What is woken comes far sooner; what is not, never does.
+SHORTEST_POLL_S = 2.5
+
+EXPIRED, HOLDER_DIED, REBOOTED = 1, 2, 3  # enum hf_stale_reason
+HOUR_MS = 3600 * 1000
+FOREVER = -1
+
+
+class Talker:
+    """A client that is told what to do, line by line."""
+
+    def __init__(self, hf, prefix=(), env=None):
+        self.process = hf.start_program([*prefix, built("tests", "hammer"), "talk"], env=env,
+                                        stdin=subprocess.PIPE, stderr=None)
+
+    def send(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        readable, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        assert readable, f"no answer in {PATIENCE_S} s"
+        line = self.process.stdout.readline()
+        assert line, "the client ended without an answer"
+        return line.split()
+
+    def ask(self, line):
+        self.send(line)
+        return self.answer()
+
+    def acquire(self, name="it", ttl_ms=HOUR_MS, wait_ms=0, priority=0, bound=1):
+        return self.ask(f"acquire {name} {ttl_ms} {wait_ms} {priority} {bound}")
+
+    def wait(self, name="it", ttl_ms=HOUR_MS, priority=0, bound=1):
+        """Start to wait; answer() comes with the grant."""
+        self.send(f"acquire {name} {ttl_ms} {FOREVER} {priority} {bound}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def talker(hf):
+    return lambda *args, **options: Talker(hf, *args, **options)
+
+
+def status(hf, name="it"):
+    return hf.json("status", name)
+
+
+def wait_for_waiters(hf, n, name="it"):
+    poll(lambda: status(hf, name)["waiters"] == n)
+
+
+def needs_root():
+    if os.geteuid() != 0:
+        pytest.skip("only root may make namespaces")
+
+
+# ---- many at once
+
+
+PROCESSES, ROUNDS = 16, 500
+
+
+def start_counter(hf, tmp_path, number, rounds):
+    return hf.start_program([built("tests", "hammer"), "count", "counter", str(tmp_path / "counter"),
+                             str(tmp_path / f"log.{number}"), str(rounds)], stderr=None)
+
+
+def read_logs(tmp_path):
+    """(number, fence, why it was taken over) of every raise, in the order of the numbers."""
+    noted = []
+    for log in tmp_path.glob("log.*"):
+        noted += [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    return sorted(noted)
+
+
+def assert_exclusive(noted):
+    numbers, fences = [n for n, _, _ in noted], [f for _, f, _ in noted]
+    assert len(set(numbers)) == len(numbers), "two held it at once"
+    assert all(a < b for a, b in zip(fences, fences[1:])), "fences did not grow with the counter"
+
+
+def test_16_processes_lose_nothing(hf, tmp_path):
+    (tmp_path / "counter").write_text("0" * 20)
+    counters = [start_counter(hf, tmp_path, i, ROUNDS) for i in range(PROCESSES)]
+    for counter in counters:
+        assert counter.wait(timeout=5 * PATIENCE_S) == 0
+    assert int((tmp_path / "counter").read_text()) == PROCESSES * ROUNDS
+    noted = read_logs(tmp_path)
+    assert [n for n, _, _ in noted] == list(range(1, PROCESSES * ROUNDS + 1))
+    assert_exclusive(noted)
+    assert status(hf, "counter")["state"] == "free"
+
+
+def test_16_processes_lose_nothing_though_they_are_killed(hf, tmp_path):
+    """A killed one may have raised the counter and not noted it: at most one raise per kill."""
+    chance = random.Random(20)
+    (tmp_path / "counter").write_text("0" * 20)
+    counters = [start_counter(hf, tmp_path, i, 10 ** 6) for i in range(PROCESSES)]
+    kills = takeovers = 0
+    while kills < 30 or (takeovers < 3 and kills < 1000):
+        before = int((tmp_path / "counter").read_text())
+        poll(lambda: int((tmp_path / "counter").read_text()) >= before + 20)  # it goes on
+        victim = chance.randrange(PROCESSES)
+        counters[victim].kill()
+        counters[victim].wait()
+        kills += 1
+        counters[victim] = start_counter(hf, tmp_path, PROCESSES + kills, 10 ** 6)
+        if kills % 20 == 0:
+            takeovers = sum(reason == HOLDER_DIED for _, _, reason in read_logs(tmp_path))
+    for counter in counters:
+        counter.kill()
+        counter.wait()
+    noted = read_logs(tmp_path)
+    assert_exclusive(noted)
+    final = int((tmp_path / "counter").read_text())
+    assert noted[-1][0] <= final
+    assert final - len(noted) <= kills + PROCESSES
+    assert takeovers, "no holder was ever killed: this proves nothing"
+
+
+# ---- a holder that stops
+
+
+def test_a_holder_stopped_past_its_ttl_is_refused_and_its_successor_intact(hf, talker):
+    first, second = talker(), talker()
+    assert first.acquire(ttl_ms=500)[0] == "OK"
+    first.process.send_signal(signal.SIGSTOP)
+    code, fence, reason = second.acquire(wait_ms=FOREVER)
+    assert (code, int(reason)) == ("OK", EXPIRED)
+    first.process.send_signal(signal.SIGCONT)
+    assert first.ask("guard")[0] == "FENCE_STALE"
+    assert first.ask("extend")[0] == "LEASE_LOST"
+    assert first.ask("release")[0] == "LEASE_LOST"
+    assert second.ask("guard")[:2] == ["OK", fence]
+    assert second.ask("extend")[0] == "OK"
+    assert second.ask("release")[0] == "OK"
+
+
+def test_a_stopped_keeper_knows_that_it_lost(hf, talker):
+    first, second = talker(), talker()
+    assert first.acquire(ttl_ms=500)[0] == "OK"
+    assert first.ask("keep")[0] == "OK"
+    first.process.send_signal(signal.SIGSTOP)
+    assert second.acquire(wait_ms=FOREVER)[0] == "OK"
+    first.process.send_signal(signal.SIGCONT)
+    poll(lambda: first.ask("lost")[0] == "LEASE_LOST")
+
+
+def test_a_keeper_outlasts_the_ttl(hf, talker):
+    first, second = talker(), talker()
+    assert first.acquire(ttl_ms=600)[0] == "OK"
+    assert first.ask("keep")[0] == "OK"
+    for _ in range(6):
+        time.sleep(0.3)
+        assert second.acquire()[0] == "LOCK_HELD"
+    assert first.ask("lost")[0] == "OK"
+
+
+# ---- a holder that dies
+
+
+def test_a_killed_holder_is_succeeded_far_sooner_than_its_ttl(hf, talker):
+    """Its lease is an hour; who waits is told by the kernel, not by a poll."""
+    took_s = []
+    holder = talker()
+    assert holder.acquire()[0] == "OK"
+    for i in range(7):
+        waiter = talker()
+        waiter.wait()
+        wait_for_waiters(hf, 1)
+        began = time.monotonic()
+        holder.kill()
+        code, _, reason = waiter.answer()
+        took_s.append(time.monotonic() - began)
+        assert (code, int(reason)) == ("OK", HOLDER_DIED)
+        holder = waiter
+    assert statistics.median(took_s) < SHORTEST_POLL_S / 2
+
+
+def test_a_killed_holder_is_succeeded_though_waiters_died_too(hf, talker):
+    """Each waiter looks after the one ahead: the dead in between must not break the chain."""
+    took_s = []
+    for _ in range(3):
+        holder, dead, alive = talker(), talker(), talker()
+        assert holder.acquire(wait_ms=FOREVER)[0] == "OK"
+        dead.wait()
+        wait_for_waiters(hf, 1)
+        alive.wait()
+        wait_for_waiters(hf, 2)
+        dead.kill()
+        time.sleep(0.2)
+        began = time.monotonic()
+        holder.kill()
+        assert alive.answer()[0] == "OK"
+        took_s.append(time.monotonic() - began)
+        assert alive.ask("release")[0] == "OK"
+    assert statistics.median(took_s) < SHORTEST_POLL_S / 2
+
+
+def test_a_try_takes_over_the_dead_at_once(hf, talker):
+    holder = talker()
+    assert holder.acquire()[0] == "OK"
+    holder.kill()
+    assert status(hf)["state"] == "stale"
+    assert status(hf)["alive"] is False
+    assert talker().acquire()[0] == "OK"
+
+
+# ---- who waits
+
+
+def test_waiters_are_served_in_order_with_the_dead_skipped(hf, talker):
+    holder = talker()
+    holder.acquire()
+    waiters = []
+    for i in range(10):
+        waiters.append(talker())
+        waiters[-1].wait(bound=i % 2)
+        wait_for_waiters(hf, i + 1)
+    for i in (1, 4, 5):
+        waiters[i].kill()
+    holder.ask("release")
+    fences = []
+    for i in (0, 2, 3, 6, 7, 8, 9):
+        code, fence, _ = waiters[i].answer()
+        assert code == "OK"
+        fences.append(int(fence))
+        assert waiters[i].ask("guard")[0] == "OK"
+        assert waiters[i].ask("release")[0] == "OK"
+    assert fences == sorted(fences)
+
+
+def test_a_higher_priority_goes_first(hf, talker):
+    holder = talker()
+    holder.acquire()
+    waiters = {}
+    for i, priority in enumerate((0, 5, 0, 9, 5)):
+        waiters[i] = talker()
+        waiters[i].wait(priority=priority)
+        wait_for_waiters(hf, i + 1)
+    holder.ask("release")
+    fences = {}
+    for i in (3, 1, 4, 0, 2):
+        fences[i] = int(waiters[i].answer()[1])
+        waiters[i].ask("release")
+    assert sorted(fences, key=fences.get) == [3, 1, 4, 0, 2]
+
+
+def test_a_try_does_not_overtake_who_waits(hf, talker):
+    holder, waiter, hasty = talker(), talker(), talker()
+    holder.acquire()
+    waiter.wait()
+    wait_for_waiters(hf, 1)
+    waiter.process.send_signal(signal.SIGSTOP)
+    holder.ask("release")
+    assert hasty.acquire()[0] == "LOCK_HELD"
+    waiter.process.send_signal(signal.SIGCONT)
+    assert waiter.answer()[0] == "OK"
+
+
+def test_a_waiter_that_slept_through_its_offer_is_served_in_the_end(hf, talker):
+    holder, waiter, other = talker(), talker(), talker()
+    holder.acquire()
+    waiter.wait(ttl_ms=400)  # so that the offer is short too
+    wait_for_waiters(hf, 1)
+    waiter.process.send_signal(signal.SIGSTOP)
+    holder.ask("release")
+    assert other.acquire(wait_ms=FOREVER)[0] == "OK"
+    waiter.process.send_signal(signal.SIGCONT)
+    wait_for_waiters(hf, 1)
+    other.ask("release")
+    assert waiter.answer()[0] == "OK"
+
+
+def test_no_wake_up_is_lost(hf, talker):
+    """Hundreds of hand-overs between two: with every wake-up lost they would take polls each."""
+    rounds = 300
+    one, other = talker(), talker()
+    one.acquire()
+    began = time.monotonic()
+    for _ in range(rounds):
+        other.wait()
+        one.ask("release")
+        assert other.answer()[0] == "OK"
+        one, other = other, one
+    assert time.monotonic() - began < rounds * SHORTEST_POLL_S / 10
+
+
+# ---- clocks
+
+
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+
+def stepped(offset):
+    """The environment of a process whose wall clock is off; under ASan the order does not matter."""
+    if not os.path.exists(FAKETIME):
+        pytest.skip("libfaketime is not installed")
+    return {"LD_PRELOAD": FAKETIME, "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "ASAN_OPTIONS": "verify_asan_link_order=0"}
+
+
+def wall_hours_ahead(hf, env):
+    """By how many hours the program's own idea of the time is off, as its leases show it."""
+    lease = hf.json("acquire", "--ttl", "1s", f"probe-{env['FAKETIME'][0]}", env=env)
+    at = lease["acquiredAt"].split(".")[0]
+    seconds = time.mktime(time.strptime(at, "%Y-%m-%dT%H:%M:%S")) - time.timezone - time.time()
+    return round(seconds / 3600)
+
+
+@pytest.mark.parametrize("offset, hours", [("+1h", 1), ("-1h", -1)])
+def test_a_stepped_wall_clock_changes_nothing(hf, talker, offset, hours):
+    env = stepped(offset)
+    assert wall_hours_ahead(hf, env) == hours, "the clock was not stepped: this proves nothing"
+    here, there = talker(), talker(env=env)
+    assert here.acquire("mine", ttl_ms=60000, bound=0)[0] == "OK"
+    assert there.acquire("theirs", ttl_ms=60000, bound=0)[0] == "OK"
+    assert there.acquire("mine")[0] == "LOCK_HELD"
+    assert there.ask("status mine")[1] == "held"
+    assert talker().acquire("theirs")[0] == "LOCK_HELD"
+    assert here.ask("extend")[0] == "OK"
+    # A short lease ends when it should, whoever's clock is off.
+    assert there.acquire("short", ttl_ms=300, bound=0)[0] == "OK"
+    assert talker().acquire("short", wait_ms=FOREVER)[0] == "OK"
+    assert here.acquire("brief", ttl_ms=300, bound=0)[0] == "OK"
+    assert there.acquire("brief", wait_ms=FOREVER)[0] == "OK"
+
+
+def test_another_time_namespace_changes_nothing(hf, talker):
+    needs_root()
+    shifted = ["unshare", "-T", "--boottime", "500000", "--monotonic", "500000", "--fork"]
+    if subprocess.run([*shifted, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("no time namespaces here")
+    here, there = talker(), talker(prefix=shifted)
+    assert here.acquire("mine")[0] == "OK"
+    assert there.acquire("theirs")[0] == "OK"
+    assert there.acquire("mine")[0] == "LOCK_HELD"
+    assert there.ask("status mine")[1:3] == ["held", "alive"]
+    assert here.ask("status theirs")[1:3] == ["held", "alive"]
+    assert there.acquire("short", ttl_ms=300, bound=0)[0] == "OK"
+    assert here.acquire("short", wait_ms=FOREVER)[0] == "OK"
+    here.kill()
+    assert there.acquire("mine")[0] == "OK"
+
+
+# ---- other namespaces, another boot
+
+
+def test_a_pid_of_another_namespace_is_not_taken_for_one_of_ours(hf, talker):
+    """In a container every holder is pid 1 or so: alive or dead, only the ttl decides."""
+    needs_root()
+    inside = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*inside, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("no pid namespaces here")
+    here, there = talker(), talker(prefix=inside)
+    assert there.acquire("theirs", ttl_ms=60000)[0] == "OK"
+    assert here.ask("status theirs")[1:3] == ["held", "unknown"]
+    assert here.acquire("theirs")[0] == "LOCK_HELD"
+    assert here.acquire("mine", ttl_ms=60000)[0] == "OK"
+    assert there.ask("status mine")[1:3] == ["held", "unknown"]
+    assert there.acquire("mine")[0] == "LOCK_HELD"
+    other = talker(prefix=inside)  # the same pid, in a third namespace
+    assert other.acquire("theirs")[0] == "LOCK_HELD"
+
+
+def rebooted(tmp_path):
+    """A command prefix: as after a reboot, as far as the boot's id can tell."""
+    needs_root()
+    boot_id = tmp_path / "boot_id"
+    boot_id.write_text("01234567-89ab-4cde-8f01-23456789abcd\n")
+    prefix = ["unshare", "--mount", "sh", "-c",
+              f"mount --bind {boot_id} /proc/sys/kernel/random/boot_id && exec \"$@\"", "sh"]
+    seen = subprocess.run([*prefix, "cat", "/proc/sys/kernel/random/boot_id"], text=True,
+                          capture_output=True)
+    if seen.stdout != boot_id.read_text():
+        pytest.skip("the boot's id can't be replaced here")
+    return prefix
+
+
+def test_after_a_reboot_bound_leases_are_free_and_others_live_a_ttl(hf, talker, tmp_path):
+    prefix = rebooted(tmp_path)
+    before = talker()
+    assert before.acquire("bound")[0] == "OK"
+    bound_fence = int(before.ask("guard")[1])
+    assert before.acquire("unbound", ttl_ms=1500, bound=0)[0] == "OK"
+    after = talker(prefix=prefix)
+    code, fence, reason = after.acquire("bound")
+    assert (code, int(reason)) == ("OK", REBOOTED)
+    assert int(fence) > bound_fence
+    assert after.ask("status unbound")[1] in ("held", "stale")
+    assert after.acquire("unbound", wait_ms=FOREVER)[0] == "OK"
+    assert int(after.ask("guard")[1]) > int(fence)
+
+
+def test_unshare_is_there():
+    """The tests above would be skipped without it: say so."""
+    assert shutil.which("unshare")
