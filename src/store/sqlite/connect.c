@@ -132,6 +132,5 @@ void hf_sqlite_disconnect(struct hf_sqlite *s)
     for (size_t i = 0; i < HF_STMT_COUNT; i++)
         sqlite3_finalize(s->stmts[i]);
     sqlite3_close(s->db);
-    if (s->queue_fd >= 0)
-        close(s->queue_fd);
+    hf_sqlite_queue_close(s);
 }

@@ -127,7 +127,8 @@ struct hf_sqlite {
     char path[HF_URL_MAX];
     sqlite3_stmt *stmts[HF_STMT_COUNT];
     int queue_fd;
-    int wake_dir; /* -1 until somebody waits */
+    struct hf_sqlite_elder *elder; /* in the queue's file; NULL: not mapped */
+    int wake_dir;                  /* -1 until somebody waits */
     int64_t boot; /* this boot's number in the store: rows of another one are of an earlier boot */
     int64_t first_open_ms;
     int64_t fence_limit; /* fences up to here are reserved on disk, as far as we have seen */
@@ -199,6 +200,7 @@ const char *hf_sqlite_vfs(void);
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
 int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err);
+void hf_sqlite_queue_close(struct hf_sqlite *s);
 int hf_sqlite_queue_enter(struct hf_sqlite *s, struct hf_error *err);
 bool hf_sqlite_queue_try(struct hf_sqlite *s);
 void hf_sqlite_queue_leave(struct hf_sqlite *s);
