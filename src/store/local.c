@@ -46,11 +46,10 @@ int hf_local_check_filesystem(const char *path, struct hf_error *err)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (refused[i].magic == magic)
             name = refused[i].name;
-    return hf_fail(
-        err, HF_UNAVAILABLE,
-        "%s is on a filesystem (%s, 0x%x) whose locks can't be trusted; use a local one, "
-        "or postgres:// for several hosts",
-        path, name, magic);
+    return hf_fail(err, HF_UNAVAILABLE,
+                   "%s is on a filesystem (%s, 0x%x) whose locks can't be trusted across hosts; "
+                   "name a place on a local disk with --store",
+                   path, name, magic);
 }
 
 /* ---- time ----------------------------------------------------------------------------------- */

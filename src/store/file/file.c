@@ -317,8 +317,7 @@ static int once(struct hf_store *store, const char *name, const char *key, enum 
                 char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)
 {
     (void)store, (void)name, (void)key, (void)ret, (void)ret_execution;
-    return hf_fail(err, HF_UNSUPPORTED,
-                   "the file store keeps locks only; use sqlite: (or postgres://) for --once");
+    return hf_fail(err, HF_UNSUPPORTED, "the file store keeps locks only; use sqlite: for --once");
 }
 
 static int64_t now_ms(struct hf_store *store)

@@ -476,8 +476,9 @@ int hf_file_remove(struct hf_file_store *fs, const struct hf_file_guard *guard,
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't remove %s in %s", file,
                              fs->dir.path);
     if (r == 0 && doubtful) {
-        if (!is_still(d->swap, file, &view->ident))
-            r = linkat(d->swap, file, d->top, file, 0); /* or a newer one is there by now */
+        bool restored =
+            is_still(d->swap, file, &view->ident) || linkat(d->swap, file, d->top, file, 0) == 0;
+        (void)restored; /* or a newer one is there by now */
         unlinkat(d->swap, file, 0);
     }
     return 0;

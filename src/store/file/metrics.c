@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -24,8 +25,13 @@ static json_t *read_json(struct hf_file_store *fs, int at, const char *file)
     int fd;
     if (hf_file_open_own(&fs->dir, at, file, O_RDONLY, &fd, NULL) < 0)
         return NULL;
-    json_t *object = json_loadfd(fd, JSON_REJECT_DUPLICATES, NULL);
-    close(fd);
+    FILE *f = fdopen(fd, "r"); /* json_loadfd() would read byte by byte */
+    if (!f) {
+        close(fd);
+        return NULL;
+    }
+    json_t *object = json_loadf(f, JSON_REJECT_DUPLICATES, NULL);
+    fclose(f);
     return object;
 }
 
