@@ -346,7 +346,7 @@ struct hf_totals {
     int64_t forced, lost;
     int64_t locks_held, locks_stale, locks_free, waiters;
 };
-HF_API int hf_totals(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
+HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 
 /* Create or migrate the store's schema. With `bump_epoch` raise every later fence past lost ones.
  */

@@ -10,7 +10,7 @@
 /* CLOCK_BOOTTIME of the machine, in ms: the time namespace's offset is taken off. */
 int64_t hf_clock_boot_ms(void);
 
-/* The machine's boot time as this process's CLOCK_BOOTTIME timers count it: add to arm a timer. */
+/* What this process's time namespace adds to the machine's boot clock. */
 int64_t hf_clock_boot_offset_ms(void);
 
 /* Let a CLOCK_BOOTTIME timerfd fire at this boot time of the machine; in the past: at once. */

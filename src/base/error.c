@@ -59,6 +59,8 @@ int hf_fail_errno(struct hf_error *err, int code, int saved_errno, const char *f
 {
     if (saved_errno == ENOMEM)
         code = HF_NOMEM;
+    if (code == HF_UNAVAILABLE && (saved_errno == EACCES || saved_errno == EPERM))
+        code = HF_FORBIDDEN;
     if (!err)
         return -code;
     va_list args;

@@ -75,7 +75,7 @@ bool hf_lock_id_parse(const char *hex, struct hf_lock_id *ret)
 {
     if (strlen(hex) != HF_LOCK_ID_LEN)
         return false;
-    struct hf_lock_id id;
+    struct hf_lock_id id = {0};
     for (size_t i = 0; i < sizeof id.bytes; i++) {
         int high = hex_value(hex[2 * i]), low = hex_value(hex[2 * i + 1]);
         if (high < 0 || low < 0)

@@ -124,7 +124,7 @@ int cmd_metrics(struct cli *cli, int argc, char **argv)
     int code = cli_open(cli, &hf);
     if (code)
         return code;
-    if (hf_totals(hf, &totals, &err) < 0)
+    if (hf_totals_of(hf, &totals, &err) < 0)
         return cli_fail(cli, &err);
     if (cli->opts.json)
         return metrics_json(&totals);

@@ -315,7 +315,7 @@ static int count_lock(void *arg, const struct hf_status *status)
     return 0;
 }
 
-int hf_totals(struct hf *hf, struct hf_totals *ret, struct hf_error *err)
+int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err)
 {
     struct hf_totals totals = {0};
     int r = hf_check_handle(hf, err);

@@ -45,13 +45,6 @@ struct hf_keeping {
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
-static void set_timer(int fd, int64_t boot_ms)
-{
-    int64_t at_ms = boot_ms + hf_clock_boot_offset_ms();
-    struct itimerspec when = {.it_value = {at_ms / 1000, at_ms % 1000 * 1000000 + 1}};
-    timerfd_settime(fd, TFD_TIMER_ABSTIME, &when, NULL);
-}
-
 static void signal_fd(int fd)
 {
     uint64_t one = 1;
@@ -73,7 +66,7 @@ static void confirm(struct hf_keeper *k, const struct hf_lease *lease, int64_t s
     k->lease = *lease;
     k->lease.deadline_ms = hf_deadline_ms(sent_ms, lease->ttl_ms);
     k->renew_ms = sent_ms + lease->ttl_ms / 3;
-    set_timer(k->timer_fd, k->lease.deadline_ms);
+    hf_clock_arm(k->timer_fd, k->lease.deadline_ms);
 }
 
 /* Not answered: try again soon, until the deadline says that it is lost. */
@@ -132,7 +125,7 @@ static void settle_one(struct hf_keeper *k, int r, const struct hf_request *requ
 
 static void renew_batch(struct hf_keeping *all, struct hf *hf, struct batch *b)
 {
-    struct hf_error err;
+    struct hf_error err = {0};
     int64_t sent_ms = hf_clock_boot_ms();
     pthread_mutex_unlock(&all->lock);
     int r = hf_apply(hf, b->requests, b->n, b->answers, &err);
@@ -157,12 +150,12 @@ static void sleep_until(struct hf_keeping *all, int64_t next_ms)
     struct pollfd fds[] = {{.fd = all->kick_fd, .events = POLLIN},
                            {.fd = all->timer_fd, .events = POLLIN}};
     if (next_ms != INT64_MAX)
-        set_timer(all->timer_fd, next_ms);
+        hf_clock_arm(all->timer_fd, next_ms);
     poll(fds, 2, -1);
     uint64_t count;
-    ssize_t ignored = read(all->kick_fd, &count, sizeof count);
-    ignored = read(all->timer_fd, &count, sizeof count);
-    (void)ignored;
+    bool woken = read(all->kick_fd, &count, sizeof count) > 0;
+    bool due = read(all->timer_fd, &count, sizeof count) > 0;
+    (void)woken, (void)due; /* either way the list is looked at again */
 }
 
 static void *keep_renewing(void *arg)
@@ -228,6 +221,15 @@ static int start_keeping(struct hf *hf, struct hf_error *err)
     return hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start the thread that renews");
 }
 
+static void free_keeper(struct hf_keeper *k)
+{
+    int fds[] = {k->epoll_fd, k->timer_fd, k->lost_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(k);
+}
+
 void hf_keeping_close(struct hf *hf)
 {
     struct hf_keeping *all = hf->keeping;
@@ -238,19 +240,12 @@ void hf_keeping_close(struct hf *hf)
     pthread_mutex_unlock(&all->lock);
     signal_fd(all->kick_fd);
     pthread_join(all->thread, NULL);
-    while (all->keepers)
-        hf_keeper_stop(all->keepers);
+    for (struct hf_keeper *k = all->keepers, *next; k; k = next) {
+        next = k->next;
+        free_keeper(k);
+    }
     free_keeping(all);
     hf->keeping = NULL;
-}
-
-static void free_keeper(struct hf_keeper *k)
-{
-    int fds[] = {k->epoll_fd, k->timer_fd, k->lost_fd};
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-    free(k);
 }
 
 static int open_keeper(struct hf_keeper *k, struct hf_error *err)
@@ -263,7 +258,7 @@ static int open_keeper(struct hf_keeper *k, struct hf_error *err)
         epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->timer_fd, &event) < 0 ||
         epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->lost_fd, &event) < 0)
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't keep %s", k->lease.name);
-    set_timer(k->timer_fd, k->lease.deadline_ms);
+    hf_clock_arm(k->timer_fd, k->lease.deadline_ms);
     return 0;
 }
 

@@ -205,9 +205,7 @@ static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool de
         in_ms = w->until_ms - now_ms;
     if (in_ms < 1)
         in_ms = 1;
-    int64_t at_ms = now_ms + in_ms + hf_clock_boot_offset_ms();
-    struct itimerspec when = {.it_value = {at_ms / 1000, at_ms % 1000 * 1000000}};
-    timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+    hf_clock_arm(w->timer_fd, now_ms + in_ms);
 }
 
 static void drain(int fd)
@@ -336,7 +334,7 @@ static int sleep_until_woken(struct hf_wait *w, int cancel_fd, struct hf_error *
 int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                struct hf_lease *ret, struct hf_error *err)
 {
-    struct hf_wait *w;
+    struct hf_wait *w = NULL;
     int r = hf_wait_start(hf, name, opts, &w, err);
     if (r < 0)
         return r;

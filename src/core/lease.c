@@ -373,6 +373,17 @@ static void turn_away(struct hf_record *rec, const struct hf_ask *ask, const str
         drop_waiter(rec, &ask->id, fx);
 }
 
+/* Whoever stands just ahead is whom the waiter looks after: it must not be one of the gone. */
+static void drop_gone_ahead(struct hf_record *rec, const struct hf_world *world,
+                            struct hf_answer *answer, struct hf_effects *fx)
+{
+    while (answer->ahead && waiter_is_gone(&rec->head[answer->ahead - 1], world)) {
+        struct hf_lock_id id = rec->head[--answer->ahead].id;
+        drop_waiter(rec, &id, fx);
+    }
+    answer->holder.waiters = rec->n_waiters;
+}
+
 static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                     struct hf_answer *answer, struct hf_effects *fx)
 {
@@ -388,7 +399,7 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
         copy_text(w->owner, sizeof w->owner, req->owner);
         copy_text(w->note, sizeof w->note, req->note);
         rec->has_self = true;
-        answer->holder.waiters = ++rec->n_waiters;
+        rec->n_waiters++;
     }
     w->seen_ms = world->now_ms;
     w->until_ms = req->wait_ms < 0 ? INT64_MAX : add_saturated(world->now_ms, req->wait_ms);
@@ -396,6 +407,7 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
     for (uint32_t i = 0; i < rec->n_head && !hf_lock_id_equal(&rec->head[i].id, &ask->id); i++)
         answer->ahead += w->ticket == 0 ? rec->head[i].priority >= w->priority
                                         : hf_waiter_before(&rec->head[i], w);
+    drop_gone_ahead(rec, world, answer, fx);
 }
 
 /* Has the run that is to happen once already succeeded? */
@@ -487,12 +499,15 @@ static void step_extend(struct hf_record *rec, const struct hf_ask *ask,
 static void release_own(struct hf_record *rec, const struct hf_ask *ask,
                         const struct hf_world *world, struct hf_effects *fx, const char *reason)
 {
+    enum hf_outcome outcome = ask->req->outcome;
     struct hf_event *e =
-        tell(fx, world, rec, ask->req->outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
-             rec->grant.owner, reason);
+        tell(fx, world, rec, outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
+             rec->grant.owner, outcome == HF_OUTCOME_SUCCESS ? "succeeded" : reason);
+    if (outcome == HF_OUTCOME_FAILED && !*reason)
+        snprintf(e->reason, sizeof e->reason, "failed with exit code %d", ask->req->exit_code);
     snprintf(e->detail, sizeof e->detail, "held for %lld ms",
              (long long)(world->now_ms - rec->grant.acquired_ms));
-    end_grant(rec, fx, HF_END_RELEASED, ask->req->outcome, ask->req->exit_code, reason);
+    end_grant(rec, fx, HF_END_RELEASED, outcome, ask->req->exit_code, reason);
     rec->counts.released++;
     offer_to_head(rec, ask, world, fx);
 }

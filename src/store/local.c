@@ -46,11 +46,10 @@ int hf_local_check_filesystem(const char *path, struct hf_error *err)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (refused[i].magic == magic)
             name = refused[i].name;
-    return hf_fail(
-        err, HF_UNAVAILABLE,
-        "%s is on a filesystem (%s, 0x%x) whose locks can't be trusted; use a local one, "
-        "or postgres:// for several hosts",
-        path, name, magic);
+    return hf_fail(err, HF_UNAVAILABLE,
+                   "%s is on a filesystem (%s, 0x%x) whose locks can't be trusted across hosts; "
+                   "name a place on a local disk with --store",
+                   path, name, magic);
 }
 
 /* ---- time ----------------------------------------------------------------------------------- */
@@ -122,10 +121,11 @@ void hf_local_wake(int wake_dir, const struct hf_lock_id *id)
 {
     char name[HF_LOCK_ID_LEN + 1];
     hf_lock_id_format(id, name);
-    int fd = openat(wake_dir, name, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    /* For reading too: else a waiter who leaves right now would get us a SIGPIPE. */
+    int fd = openat(wake_dir, name, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return;
-    /* A full FIFO has woken its reader already; without a reader open() has said so. */
+    /* A full FIFO has woken its reader already. */
     ssize_t ignored = write(fd, "w", 1);
     (void)ignored;
     close(fd);

@@ -432,7 +432,7 @@ static void many_names_use_few_descriptors(void **state)
     closedir(dir);
     assert_true(n < 150);
     struct hf_totals totals;
-    assert_int_equal(hf_totals(hf, &totals, NULL), 0);
+    assert_int_equal(hf_totals_of(hf, &totals, NULL), 0);
     assert_int_equal(totals.acquire_granted, 200);
     assert_int_equal(totals.locks_held, 200);
     hf_close(hf);

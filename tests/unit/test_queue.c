@@ -239,6 +239,21 @@ static void rule_12_a_waiter_that_asks_after_its_time_is_served_if_it_can_be(voi
     assert_int_equal(take("B"), 0);
 }
 
+static void rule_12_a_waiter_never_stands_behind_the_dead(void **state)
+{
+    take("A");
+    wait_for_it("B", 0);
+    take_bound("dead", 11, FOREVER);
+    take_bound("dead too", 11, FOREVER);
+    wait_for_it("C", 0);
+    assert_int_equal(a.ahead, 3);
+    model_kill(m, 11);
+    wait_for_it("C", 0);
+    assert_int_equal(a.ahead, 1);
+    assert_int_equal(a.holder.waiters, 2);
+    assert_int_equal(look()->waiters, 2);
+}
+
 static void rule_12_withdraw_leaves_the_queue(void **state)
 {
     take("A");
@@ -331,6 +346,7 @@ int main(void)
         T(rule_12_more_dead_waiters_than_the_window_holds),
         T(rule_12_dead_waiters_do_not_stop_a_newcomer),
         T(rule_12_a_waiter_that_asks_after_its_time_is_served_if_it_can_be),
+        T(rule_12_a_waiter_never_stands_behind_the_dead),
         T(rule_12_withdraw_leaves_the_queue),
         T(rule_12_withdraw_gives_back_an_offer),
         T(rule_12_a_last_try_leaves_the_queue),

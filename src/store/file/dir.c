@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <sched.h>
 #include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,15 +248,25 @@ void hf_file_dir_close(struct hf_file_dir *dir)
 
 /* ---- locking and checking ------------------------------------------------------------------- */
 
+/* Whoever has it works for microseconds: yield, then nap briefly, and long only when it is stuck. */
+static void pause_before_try(int tries)
+{
+    enum { YIELDS = 100, SHORT_NAPS = 500, SHORT_NAP_US = 20, LONG_NAP_US = 2000 };
+    if (tries < YIELDS)
+        sched_yield();
+    else
+        nanosleep(
+            &(struct timespec){
+                .tv_nsec = 1000L * (tries < YIELDS + SHORT_NAPS ? SHORT_NAP_US : LONG_NAP_US)},
+            NULL);
+}
+
 int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct hf_error *err)
 {
-    enum { SPINS = 20, SHORTEST_NAP_US = 20, LONGEST_NAP_US = 2000 };
-    int64_t give_up_ms = 0, nap_us = SHORTEST_NAP_US;
+    int64_t give_up_ms = 0;
     for (int tries = 0; flock(fd, how | LOCK_NB) < 0; tries++) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't lock %s", what);
-        if (tries < SPINS)
-            continue; /* whoever has it works for microseconds */
         if (!give_up_ms)
             give_up_ms = hf_clock_boot_ms() + patience_ms;
         if (hf_clock_boot_ms() >= give_up_ms)
@@ -263,8 +274,7 @@ int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct 
                            "%s has been locked for %lld s; is the process that has it stopped? "
                            "(see: lslocks)",
                            what, (long long)patience_ms / 1000);
-        nanosleep(&(struct timespec){.tv_nsec = nap_us * 1000}, NULL);
-        nap_us = nap_us * 2 < LONGEST_NAP_US ? nap_us * 2 : LONGEST_NAP_US;
+        pause_before_try(tries);
     }
     return 0;
 }
@@ -276,21 +286,27 @@ uint32_t hf_file_links(int fd)
     return statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) < 0 ? 0 : st.stx_nlink;
 }
 
+static const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
+
+static inline void mix(uint64_t lanes[4], const uint64_t words[4])
+{
+    for (int i = 0; i < 4; i++) {
+        lanes[i] = (lanes[i] ^ words[i]) * prime;
+        lanes[i] ^= lanes[i] >> 29;
+    }
+}
+
 uint64_t hf_file_checksum(const void *bytes, size_t n, uint64_t seed)
 {
-    const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
     uint64_t lanes[4] = {seed, n, prime, ~seed}, words[4];
-    for (const char *p = bytes; n; p += sizeof words) {
-        size_t part = n < sizeof words ? n : sizeof words;
-        if (part < sizeof words)
-            memset(words, 0, sizeof words);
-        memcpy(words, p, part);
-        for (int i = 0; i < 4; i++) {
-            lanes[i] = (lanes[i] ^ words[i]) * prime;
-            lanes[i] ^= lanes[i] >> 29;
-        }
-        n -= part;
+    const char *p = bytes, *end = p + n;
+    for (; end - p >= (ptrdiff_t)sizeof words; p += sizeof words) {
+        memcpy(words, p, sizeof words);
+        mix(lanes, words);
     }
+    memset(words, 0, sizeof words);
+    memcpy(words, p, (size_t)(end - p));
+    mix(lanes, words);
     uint64_t sum = 0;
     for (int i = 0; i < 4; i++)
         sum = (sum ^ lanes[i]) * prime;

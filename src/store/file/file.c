@@ -234,6 +234,16 @@ static void update_view(struct turn *t, const struct hf_record *rec)
     view->leftover = false;
 }
 
+/*
+ * Wake whom the lock is offered to while we still write it down: waking takes as long as that, and
+ * nobody can look at the name before we give its guard back.
+ */
+static void wake_early(const struct turn *t, const struct hf_effects *fx)
+{
+    for (uint32_t i = 0; i < fx->n_wake; i++)
+        hf_local_wake(t->fs->dir.wake, &fx->wake[i]);
+}
+
 static int save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                 const struct hf_effects *fx, struct hf_error *err)
 {
@@ -244,6 +254,7 @@ static int save(struct hf_store *store, const struct hf_record *rec, const struc
     int r = save_queue(t->guard, rec, fx, err);
     if (r < 0)
         return r;
+    wake_early(t, fx);
     note_cleanup(t, fx);
     save_head(head, rec);
     head->holder_pid = pid;
@@ -306,8 +317,7 @@ static int once(struct hf_store *store, const char *name, const char *key, enum 
                 char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)
 {
     (void)store, (void)name, (void)key, (void)ret, (void)ret_execution;
-    return hf_fail(err, HF_UNSUPPORTED,
-                   "the file store keeps locks only; use sqlite: (or postgres://) for --once");
+    return hf_fail(err, HF_UNSUPPORTED, "the file store keeps locks only; use sqlite: for --once");
 }
 
 static int64_t now_ms(struct hf_store *store)
@@ -316,10 +326,10 @@ static int64_t now_ms(struct hf_store *store)
     return hf_local_now_ms();
 }
 
+/* They were woken when their offer was saved, see wake_early(). */
 static void wake(struct hf_store *store, const char *name, const struct hf_lock_id *id)
 {
-    (void)name;
-    hf_local_wake(turn_of(store)->fs->dir.wake, id);
+    (void)store, (void)name, (void)id;
 }
 
 static const struct hf_record_ops record_ops = {

@@ -296,13 +296,17 @@ static int open_page(struct hf_file_store *fs, struct hf_file_guard *guard, int 
 static int choose_page(struct hf_file_store *fs, struct hf_file_guard *guard,
                        const struct hf_file_view *view, struct hf_error *err)
 {
-    int r = open_page(fs, guard, 0, err);
-    if (r < 0)
-        return r;
-    if (view->kind == HF_FILE_NO_LOCK || view->ident.inode != guard->page_inodes[0])
-        return 0;
-    r = open_page(fs, guard, 1, err);
-    return r < 0 ? r : 1;
+    if (view->kind == HF_FILE_NO_LOCK) {
+        int page = guard->head.spare == 1; /* keep the spare one for the next change */
+        int r = open_page(fs, guard, page, err);
+        return r < 0 ? r : page;
+    }
+    for (int page = 0; page < 2; page++) {
+        int r = open_page(fs, guard, page, err);
+        if (r < 0)
+            return r;
+    }
+    return view->ident.inode == guard->page_inodes[0];
 }
 
 /* Fill the page and answer its size. It is padded, since a change of size costs more than bytes. */
@@ -360,40 +364,65 @@ static bool is_still(int at, const char *file, const struct hf_file_ident *ident
     return same_ident(&now, ident);
 }
 
-/* Put swap/FILE in the place of what `view` saw, and nothing else. */
-static int replace_checked(struct hf_file_store *fs, const struct hf_file_guard *guard,
-                           const struct hf_file_view *view, struct hf_error *err)
+static int exchange(const struct hf_file_dir *d, const char *file)
+{
+    return renameat2(d->swap, file, d->top, file, RENAME_EXCHANGE);
+}
+
+/* Show the page by way of swap/FILE, where that is a link of it already, as it mostly is. */
+static bool show_spare(const struct hf_file_dir *d, const struct hf_file_guard *guard, int page)
+{
+    struct statx st;
+    if (guard->head.spare != (uint32_t)page + 1 || exchange(d, guard->file) < 0)
+        return false;
+    if (statx(d->top, guard->file, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == 0 &&
+        st.stx_ino == guard->page_inodes[page])
+        return true;
+    exchange(d, guard->file); /* what was noted is not so */
+    return false;
+}
+
+/* Make swap/FILE a link of the page, and exchange it for the lock file. */
+static int show_new(const struct hf_file_store *fs, const struct hf_file_guard *guard, int page,
+                    const struct hf_file_view *view, bool doubtful, struct hf_error *err)
 {
     const struct hf_file_dir *d = &fs->dir;
     const char *file = guard->file;
-    if (renameat2(d->swap, file, d->top, file, RENAME_EXCHANGE) < 0) {
-        if (errno != EINVAL || !is_still(d->top, file, &view->ident))
-            return fail_to_show(fs, guard, err);
-        if (renameat(d->swap, file, d->top, file) < 0) /* a filesystem that can't exchange */
-            return fail_to_show(fs, guard, err);
-        return 0;
-    }
-    bool right = is_still(d->swap, file, &view->ident);
-    if (!right)
-        renameat2(d->swap, file, d->top, file, RENAME_EXCHANGE);
     unlinkat(d->swap, file, 0);
-    return right ? 0 : raced(guard, err);
+    if (linkat(d->pages[page], file, d->swap, file, 0) < 0)
+        return fail_to_show(fs, guard, err);
+    if (exchange(d, file) == 0)
+        return 0;
+    if (errno != EINVAL)
+        return fail_to_show(fs, guard, err);
+    /* A filesystem that can't exchange. */
+    if (doubtful && !is_still(d->top, file, &view->ident))
+        return raced(guard, err);
+    return renameat(d->swap, file, d->top, file) < 0 ? fail_to_show(fs, guard, err) : 0;
 }
 
-static int replace(struct hf_file_store *fs, const struct hf_file_guard *guard, int page,
+/* Show the page in place of what `view` saw; what was there is then swap/FILE. */
+static int replace(struct hf_file_store *fs, struct hf_file_guard *guard, int page,
                    const struct hf_file_view *view, bool doubtful, struct hf_error *err)
 {
     const struct hf_file_dir *d = &fs->dir;
     const char *file = guard->file;
-    if (linkat(d->pages[page], file, d->swap, file, 0) < 0) {
-        if (errno == EEXIST) /* left by somebody who was killed */
-            unlinkat(d->swap, file, 0);
-        if (linkat(d->pages[page], file, d->swap, file, 0) < 0)
-            return fail_to_show(fs, guard, err);
+    bool shown = show_spare(d, guard, page);
+    guard->head.spare = 0;
+    int r = shown ? 0 : show_new(fs, guard, page, view, doubtful, err);
+    if (r < 0)
+        return r;
+    if (doubtful && !is_still(d->swap, file, &view->ident) &&
+        faccessat(d->swap, file, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+        exchange(d, file); /* somebody else has just made it: put it back */
+        unlinkat(d->swap, file, 0);
+        return raced(guard, err);
     }
-    if (doubtful)
-        return replace_checked(fs, guard, view, err);
-    return renameat(d->swap, file, d->top, file) < 0 ? fail_to_show(fs, guard, err) : 0;
+    if (view->ident.inode == guard->page_inodes[!page])
+        guard->head.spare = (uint32_t)!page + 1;
+    else
+        unlinkat(d->swap, file, 0);
+    return 0;
 }
 
 /* The page's name may by now belong to another file than the one we wrote. */
@@ -423,7 +452,7 @@ int hf_file_show(struct hf_file_store *fs, struct hf_file_guard *guard,
         forget_pages(guard);
         return r;
     }
-    if (hf_file_links(guard->page_fds[page]) < 2) {
+    if (view->kind == HF_FILE_NO_LOCK && hf_file_links(guard->page_fds[page]) < 2) {
         /* Our page was removed, and we have linked one that others made since. */
         unlinkat(d->top, guard->file, 0);
         forget_pages(guard);
@@ -446,8 +475,9 @@ int hf_file_remove(struct hf_file_store *fs, const struct hf_file_guard *guard,
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't remove %s in %s", file,
                              fs->dir.path);
     if (r == 0 && doubtful) {
-        if (!is_still(d->swap, file, &view->ident))
-            r = linkat(d->swap, file, d->top, file, 0); /* or a newer one is there by now */
+        bool restored =
+            is_still(d->swap, file, &view->ident) || linkat(d->swap, file, d->top, file, 0) == 0;
+        (void)restored; /* or a newer one is there by now */
         unlinkat(d->swap, file, 0);
     }
     return 0;

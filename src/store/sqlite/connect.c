@@ -15,8 +15,7 @@
 
 static int refuse(const char *path, int saved, struct hf_error *err)
 {
-    int code = saved == EACCES || saved == EPERM ? HF_FORBIDDEN : HF_UNAVAILABLE;
-    return hf_fail_errno(err, code, saved,
+    return hf_fail_errno(err, HF_UNAVAILABLE, saved,
                          "can't make %s; create it, or name another place with --store", path);
 }
 
@@ -91,15 +90,30 @@ static int make_file(struct hf_sqlite *s, struct hf_error *err)
     return 0;
 }
 
+void hf_sqlite_share(const struct hf_sqlite *s, int fd)
+{
+    struct stat db, own;
+    if (stat(s->path, &db) < 0 || fstat(fd, &own) < 0)
+        return;
+    mode_t mode = db.st_mode & 0666;
+    if (S_ISDIR(own.st_mode))
+        mode |= (mode & 0444) >> 2; /* who may read may enter */
+    int ignored = fchmod(fd, mode);
+    if (geteuid() == 0)
+        ignored = fchown(fd, db.st_uid, db.st_gid);
+    (void)ignored;
+}
+
 /* ---- the connection ------------------------------------------------------------------------- */
 
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err)
 {
     int r = resolve(s, path, err);
-    if (r < 0 || (r = hf_sqlite_queue_open(s, err)) < 0 || (r = make_file(s, err)) < 0)
+    if (r < 0 || (r = make_file(s, err)) < 0 || (r = hf_sqlite_queue_open(s, err)) < 0)
         return r;
-    int rc = sqlite3_open_v2(
-        s->path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
+    int rc = sqlite3_open_v2(s->path, &s->db,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+                             hf_sqlite_vfs());
     if (!s->db)
         return hf_fail(err, HF_NOMEM, "out of memory");
     if (rc != SQLITE_OK)

@@ -11,10 +11,14 @@ enum {
     FOREIGN_SLEEP_NS = 500000,
     CHECK_EVERY_MS = 250, /* is the file still where it was? */
     /*
-     * A checkpoint costs two fsyncs, so a process that goes on does it rarely. A process that opens
-     * the store alone must first read all of the log, so whoever leaves keeps it short.
+     * A checkpoint costs two fsyncs, so a process that goes on does it rarely, and outside of its
+     * turn: the others write on. The log starts again only when all of it has been copied while
+     * nobody wrote; where that never happens by itself, a turn is used for what is left. A process
+     * that opens the store alone must first read all of the log, so whoever leaves keeps it short.
      */
-    CHECKPOINT_FRAMES = 4000,
+    CHECKPOINT_FRAMES = 8000,
+    CHECKPOINT_STEP = 2000,
+    CHECKPOINT_IN_TURN = 2 * CHECKPOINT_FRAMES,
     LEAVE_FRAMES = 128
 };
 
@@ -94,8 +98,8 @@ sqlite3_stmt *hf_sqlite_stmt(struct hf_sqlite *s, enum hf_sqlite_stmt which, str
         return s->stmts[which];
     int rc = sqlite3_prepare_v3(s->db, sql[which], -1, SQLITE_PREPARE_PERSISTENT, &s->stmts[which],
                                 NULL);
-    if (rc != SQLITE_OK)
-        hf_sqlite_fail(s, rc, err);
+    if (rc != SQLITE_OK && hf_sqlite_fail(s, rc, err) < 0 && err)
+        err->code = -HF_UNAVAILABLE; /* what callers return, whatever it was */
     return s->stmts[which];
 }
 
@@ -215,6 +219,13 @@ static int note_frames(void *arg, sqlite3 *db, const char *schema, int frames)
     return SQLITE_OK;
 }
 
+/* Copy from the log to the database what nobody reads from it any more; never waits. */
+static void checkpoint(struct hf_sqlite *s)
+{
+    s->copied_frames = s->wal_frames;
+    sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+}
+
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
 {
     if (s->given > s->last_seq) { /* its number would be given again */
@@ -232,10 +243,13 @@ int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
     }
     s->writing = false;
     s->data_version = read_data_version(s);
-    /* In our turn nobody appends meanwhile, so the log is copied whole and starts again. */
-    if (s->wal_frames >= CHECKPOINT_FRAMES)
-        sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    bool in_turn = s->wal_frames >= CHECKPOINT_IN_TURN;
+    if (in_turn)
+        checkpoint(s);
     hf_sqlite_queue_leave(s);
+    if (!in_turn && s->wal_frames >= CHECKPOINT_FRAMES &&
+        (s->wal_frames >= s->copied_frames + CHECKPOINT_STEP || s->wal_frames < s->copied_frames))
+        checkpoint(s);
     return 0;
 }
 

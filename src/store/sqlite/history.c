@@ -2,7 +2,6 @@
 
 #include "clock.h"
 #include "error.h"
-#include "local.h"
 #include "sqlite_store.h"
 
 /* Nothing grows for ever: a little of what is old goes with the ordinary writes. */
@@ -88,8 +87,6 @@ static int prune_executions(struct hf_sqlite *s, int64_t wall_ms, struct hf_erro
 static int prune(struct hf_sqlite *s, int64_t wall_ms, struct hf_error *err)
 {
     int r = prune_events(s, wall_ms, err);
-    if (s->wake_dir >= 0)
-        hf_local_sweep_wakes(s->wake_dir);
     return r < 0 ? r : prune_executions(s, wall_ms, err);
 }
 

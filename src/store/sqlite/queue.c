@@ -25,12 +25,14 @@ int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err)
 {
     char path[HF_URL_MAX + 8];
     snprintf(path, sizeof path, "%s-queue", s->path);
-    s->queue_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    s->queue_fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (s->queue_fd < 0 && errno == ENOENT) {
+        s->queue_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        hf_sqlite_share(s, s->queue_fd);
+    }
     if (s->queue_fd >= 0)
         return 0;
-    int saved = errno;
-    int code = saved == EACCES || saved == EPERM ? HF_FORBIDDEN : HF_UNAVAILABLE;
-    return hf_fail_errno(err, code, saved,
+    return hf_fail_errno(err, HF_UNAVAILABLE, errno,
                          "can't write %s; make it writable, or name another place with --store",
                          path);
 }

@@ -414,8 +414,8 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
     int r = hf_sqlite_add_events(s, fx, err);
     bool queues = fx->put_self && !rec->self.ticket;
     s->row.tickets += queues;
-    /* last_event is in the row, too, so an event alone changes it. */
-    if (r >= 0 && (fx->changed || fx->n_events || rec->n_waiters != s->row.n_waiters))
+    /* last_event and tickets are in the row, too: an event or a new waiter alone changes it. */
+    if (r >= 0 && (fx->changed || fx->n_events || queues || rec->n_waiters != s->row.n_waiters))
         r = save_lock(s, rec, err);
     if (r >= 0)
         r = drop_waiters(s, fx, err);

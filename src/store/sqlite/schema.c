@@ -219,7 +219,7 @@ static int jump_to(struct hf_sqlite *s, int64_t seq, struct hf_error *err)
 /* All that changes with a boot: its number, its first moment, no waiters, fences above the mark. */
 static int enter_boot(struct hf_sqlite *s, struct hf_error *err)
 {
-    bool same;
+    bool same = false;
     int r = read_meta(s, &same, err);
     if (r < 0 || same)
         return r;
@@ -247,7 +247,7 @@ int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err)
                        "can't tell one boot from another: /proc/sys/kernel/random/boot_id is not "
                        "readable; mount /proc");
     int64_t format = 0;
-    bool same;
+    bool same = false;
     int r = read_format(s, &format, err);
     if (r >= 0 && format < FORMAT)
         r = migrate(s, err);
@@ -258,7 +258,7 @@ int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err)
 
 static int raise_limit(struct hf_sqlite *s, struct hf_error *err)
 {
-    bool same;
+    bool same = false;
     int r = read_meta(s, &same, err);
     if (r < 0 || (r = read_last_seq(s, err)) < 0)
         return r;
@@ -287,7 +287,7 @@ int hf_sqlite_reserve(struct hf_sqlite *s, struct hf_error *err)
 int64_t hf_sqlite_next_fence(struct hf_store *store)
 {
     struct hf_sqlite *s = hf_sqlite_of(store);
-    bool same;
+    bool same = false;
     int r;
     if (!s->seq_known && (r = read_last_seq(s, NULL)) < 0)
         return r;
@@ -303,7 +303,7 @@ int64_t hf_sqlite_next_fence(struct hf_store *store)
 
 static int bump(struct hf_sqlite *s, struct hf_error *err)
 {
-    bool same;
+    bool same = false;
     int r = read_meta(s, &same, err);
     if (r < 0 || (r = read_last_seq(s, err)) < 0)
         return r;

@@ -20,14 +20,15 @@ static int open_wake_dir(struct hf_sqlite *s, bool create, struct hf_error *err)
         return 0;
     char path[HF_URL_MAX + HF_SQLITE_SUFFIX_MAX];
     snprintf(path, sizeof path, "%s-wake", s->path);
-    if (create && mkdir(path, 0700) < 0 && errno != EEXIST)
-        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make %s", path);
+    bool made = create && mkdir(path, 0700) == 0;
     s->wake_dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (s->wake_dir < 0)
-        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't open %s", path);
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't open %s to be woken", path);
+    if (made)
+        hf_sqlite_share(s, s->wake_dir);
     uint8_t dice;
     hf_random(&dice, sizeof dice);
-    if (dice % SWEEP_ONE_IN == 0)
+    if (create && dice % SWEEP_ONE_IN == 0)
         hf_local_sweep_wakes(s->wake_dir);
     return 0;
 }

@@ -4,6 +4,7 @@
  *   sqlite.c    the vtable, opening and closing, waking
  *   connect.c   from a path to an open connection
  *   database.c  the connection: statements, transactions, checkpoints, error texts
+ *   logfile.c   the log's file: fewer system calls per commit
  *   queue.c     the kernel lock that our own processes queue up at
  *   schema.c    the SQL, the format's version, what a new boot means, how fences stay unique
  *   rows.c      a record <-> its rows in `lock` and `waiter`
@@ -135,7 +136,8 @@ struct hf_sqlite {
     bool seq_known;
     bool writing; /* inside a transaction */
     bool full_sync;
-    int wal_frames; /* after our last commit */
+    int wal_frames;    /* after our last commit */
+    int copied_frames; /* when we last made a checkpoint */
     int64_t checked_ms;
     int64_t busy_until_ms;
     struct hf_sqlite_row row;
@@ -156,6 +158,10 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
 /* Find or make the file `path` and open it; its schema is not looked at yet. */
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err);
 void hf_sqlite_disconnect(struct hf_sqlite *s);
+
+/* Give a new side file or directory the owner and mode of the database, as SQLite does with its
+ * own: root must not lock out whose store it is. */
+void hf_sqlite_share(const struct hf_sqlite *s, int fd);
 
 /* ---- database.c ----------------------------------------------------------------------------- */
 
@@ -184,6 +190,11 @@ int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err);
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
+
+/* ---- logfile.c ------------------------------------------------------------------------------ */
+
+/* The name of the VFS to open databases with. */
+const char *hf_sqlite_vfs(void);
 
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
