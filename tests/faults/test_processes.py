@@ -347,6 +347,13 @@ def test_a_stepped_wall_clock_changes_nothing(hf, talker, offset, hours):
     assert there.acquire("brief", wait_ms=FOREVER)[0] == "OK"
 
 
+@pytest.mark.parametrize("offset", ["+1h", "-1h"])
+def test_run_goes_on_under_a_stepped_wall_clock(hf, offset):
+    """Several ttls long: renewals come when they should, and no deadline comes early."""
+    done = hf("run", "--ttl", "600ms", "it", "--", "sleep", "2", env=stepped(offset))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_another_time_namespace_changes_nothing(hf, talker):
     needs_root()
     shifted = ["unshare", "-T", "--boottime", "500000", "--monotonic", "500000", "--fork"]

@@ -111,7 +111,7 @@ static void *look_often(void *arg)
         expect(hf_status_of(hf, names[0], &status, &e) == 0, "status", &e);
         expect(hf_list(hf, HF_LIST_ALL, NULL, ignore_status, NULL, &e) == 0, "list", &e);
         expect(hf_events(hf, &query, ignore_event, NULL, &e) == 0, "events", &e);
-        expect(hf_totals(hf, &totals, &e) == 0, "totals", &e);
+        expect(hf_totals_of(hf, &totals, &e) == 0, "totals", &e);
         expect(hf_sweep(hf, false, NULL, NULL, NULL, &e) == 0, "sweep", &e);
         usleep(1000);
     }
