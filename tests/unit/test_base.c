@@ -174,6 +174,25 @@ static void bug_7_a_reused_pid_is_another_process(void **state)
     assert_int_equal(hf_processes_alive(&p), HF_DEAD);
 }
 
+/* What a process knows of itself is remembered; a forked child must not take it for its own. */
+static void a_forked_child_is_another_process_than_its_parent(void **state)
+{
+    struct hf_processes parent = identify(getpid());
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct hf_processes child, again;
+        int32_t pids[] = {getpid(), getppid()};
+        bool ok = hf_processes_identify(&pids[0], 1, &child, &err) == 0 &&
+                  hf_processes_identify(&pids[1], 1, &again, &err) == 0 &&
+                  child.of[0].pid == getpid() && hf_processes_alive(&child) == HF_ALIVE &&
+                  again.of[0].start_ticks == parent.of[0].start_ticks;
+        _exit(ok ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void bug_7_a_pid_of_another_namespace_or_boot_is_unknown(void **state)
 {
     struct hf_processes p = identify(getpid());
@@ -234,6 +253,7 @@ int main(void)
         cmocka_unit_test(a_process_is_alive_until_it_is_dead),
         cmocka_unit_test(a_stopped_process_is_alive_and_a_zombie_is_dead),
         cmocka_unit_test(bug_7_a_reused_pid_is_another_process),
+        cmocka_unit_test(a_forked_child_is_another_process_than_its_parent),
         cmocka_unit_test(bug_7_a_pid_of_another_namespace_or_boot_is_unknown),
         cmocka_unit_test(several_are_alive_while_one_is),
         cmocka_unit_test(a_watched_process_wakes_us_when_it_ends),
