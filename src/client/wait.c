@@ -283,7 +283,9 @@ int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_optio
         return hf_fail(err, HF_NOMEM, "out of memory");
     w->hf = hf;
     w->epoll_fd = w->timer_fd = w->wake_fd = w->ahead_fds[0] = w->ahead_fds[1] = -1;
-    w->until_ms = o.wait_ms < 0 ? INT64_MAX : hf_clock_boot_ms() + o.wait_ms;
+    w->until_ms = INT64_MAX;
+    if (o.wait_ms >= 0 && __builtin_add_overflow(hf_clock_boot_ms(), o.wait_ms, &w->until_ms))
+        w->until_ms = INT64_MAX;
     r = make_request(w, name ? name : "", &o, err);
     if (r < 0) {
         free(w);

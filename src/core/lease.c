@@ -544,6 +544,8 @@ static void step_force(struct hf_record *rec, const struct hf_ask *ask,
                        const struct hf_world *world, struct hf_answer *answer,
                        struct hf_effects *fx)
 {
+    if (fx->freed.reason != HF_STALE_NOT && fx->freed.fence == ask->req->fence)
+        return; /* it was stale, and settling has freed it just now */
     if (!rec->grant.held || rec->grant.fence != ask->req->fence) {
         refuse(rec, HF_FENCE_STALE, world, answer);
         return;

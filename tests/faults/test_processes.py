@@ -38,7 +38,7 @@ class Talker:
         readable, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert readable, f"no answer in {PATIENCE_S} s"
         line = self.process.stdout.readline()
-        assert line, "the client ended without an answer"
+        assert line, f"the client ended with {self.process.wait()} and no answer"
         return line.split()
 
     def ask(self, line):
@@ -345,6 +345,13 @@ def test_a_stepped_wall_clock_changes_nothing(hf, talker, offset, hours):
     assert talker().acquire("short", wait_ms=FOREVER)[0] == "OK"
     assert here.acquire("brief", ttl_ms=300, bound=0)[0] == "OK"
     assert there.acquire("brief", wait_ms=FOREVER)[0] == "OK"
+
+
+@pytest.mark.parametrize("offset", ["+1h", "-1h"])
+def test_run_goes_on_under_a_stepped_wall_clock(hf, offset):
+    """Several ttls long: renewals come when they should, and no deadline comes early."""
+    done = hf("run", "--ttl", "600ms", "it", "--", "sleep", "2", env=stepped(offset))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_another_time_namespace_changes_nothing(hf, talker):

@@ -1,9 +1,10 @@
 /*
  * NAME.lock, the part that foreign programs see. It appears and changes in one step, with all its
- * contents: two files per name in .holdfast/pages0 and pages1 take turns; the one that is not shown
- * is written in place and then linked to the lock's name. (Measured on ext4: a pwrite, a link and
- * an unlink take a third of what creating, writing and unlinking a new file take, and a rename over
- * an old file flushes a new one to the disk but not a page.)
+ * contents: of two files per name, in .holdfast/pages0 and pages1, the one that is not shown is
+ * written in place and then linked to the lock's name; or, where the lock changes hands, exchanged
+ * for it by way of swap/NAME.lock. (Measured on ext4: a pwrite, a link and an unlink take a third
+ * of what creating, writing and unlinking a new file take; renaming a new file over an old one
+ * flushes it to the disk, which is twenty times an exchange.)
  *
  * Among ourselves the guard's lock keeps changes apart. A foreign program knows only exclusive
  * creation and unlinking; against it, links are exclusive, and what may be stale for both of us is
