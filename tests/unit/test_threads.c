@@ -52,8 +52,7 @@ static void expect(bool holds, const char *what, const struct hf_error *why)
     print_error("%s: %s\n", what, why ? why->message : "");
 }
 
-/* ---- everything at once -----------------------------------------------------------------------
- */
+/* ---- everything at once --------------------------------------------------------------------- */
 
 static void work_under(int name)
 {
@@ -134,8 +133,7 @@ static void many_threads_share_one_handle(void **state)
     assert_int_equal(unguarded[0] + unguarded[1], 2 * THREADS * ROUNDS);
 }
 
-/* ---- keepers ----------------------------------------------------------------------------------
- */
+/* ---- keepers -------------------------------------------------------------------------------- */
 
 static _Atomic int renewals;
 
@@ -180,8 +178,7 @@ static void a_keepers_descriptor_tells_of_the_loss(void **state)
     hf_keeper_stop(keeper);
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------
- */
+/* ---- waiting -------------------------------------------------------------------------------- */
 
 static void a_wait_ends_when_it_is_cancelled(void **state)
 {
@@ -229,8 +226,7 @@ static void waits_fit_into_an_event_loop(void **state)
     assert_int_equal(hf_release(hf, &lease, &err), 0);
 }
 
-/* ---- fork -------------------------------------------------------------------------------------
- */
+/* ---- fork ----------------------------------------------------------------------------------- */
 
 /* In the child; its exit code is the number of the first thing that went wrong. */
 static int try_after_fork(const char *url)
@@ -274,8 +270,7 @@ static void after_fork_the_childs_handle_says_so(void **state)
     assert_int_equal(hf_release(hf, &lease, &err), 0);
 }
 
-/* ---- batches ----------------------------------------------------------------------------------
- */
+/* ---- batches -------------------------------------------------------------------------------- */
 
 static void a_batch_is_answered_one_by_one(void **state)
 {
