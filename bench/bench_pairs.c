@@ -78,8 +78,7 @@ void bench_pairs_file(const struct bench_env *env)
     report_pairs("pairs/s, file: vs npm proper-lockfile", &with_node[0], &with_node[1], 5);
 }
 
-/* ---- eight processes at once, each with a name of its own
- * ---------------------------------------- */
+/* ---- eight processes at once, each with a name of its own ------------------------------------ */
 
 /* What the workers of one slice share with their parent. */
 struct crowd {

@@ -1,5 +1,4 @@
-/* Filling the one error struct. All return the negative code, so that callers can `return
- * hf_fail(...)`. */
+/* Filling the one error struct. All return the negative code: `return hf_fail(...)`. */
 #ifndef HF_BASE_ERROR_H
 #define HF_BASE_ERROR_H
 
@@ -9,8 +8,10 @@
 int hf_fail(struct hf_error *err, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same, with ": " and the text of `saved_errno` behind it; ENOMEM becomes
- * -HF_NOMEM, and what is unavailable for want of permission -HF_FORBIDDEN. */
+/*
+ * The same, with ": " and the text of `saved_errno` behind it; ENOMEM becomes -HF_NOMEM, and what is
+ * unavailable for want of permission -HF_FORBIDDEN.
+ */
 int hf_fail_errno(struct hf_error *err, int code, int saved_errno, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

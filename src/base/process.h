@@ -28,8 +28,7 @@ struct hf_process_stat {
 };
 bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret);
 
-/* Describe local processes by their pids; fails where one does not exist. The boot is always set.
- */
+/* Describe local processes by their pids; fails where one does not exist. Always sets the boot. */
 int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
                           struct hf_error *err);
 

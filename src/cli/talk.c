@@ -1,5 +1,4 @@
-/* What every command says in the same way: errors, results, and that stdout could not be written.
- */
+/* What every command says in the same way: errors, results, that stdout could not be written. */
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>

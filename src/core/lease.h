@@ -93,8 +93,7 @@ struct hf_record {
     int64_t denied_ms; /* the window of "denied" events, and how many it has */
     uint32_t n_denied;
     struct hf_counts counts;
-    /* The queue: its head in order, the asker's own entry wherever it stands, and how many in all.
-     */
+    /* The queue: its head in order, the asker's own entry wherever it stands, how many in all. */
     struct hf_waiter head[HF_WINDOW];
     uint32_t n_head;
     struct hf_waiter self;
@@ -107,8 +106,7 @@ struct hf_world {
     int64_t now_ms;  /* the store's clock */
     int64_t wall_ms; /* for people */
     void *ctx;
-    /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT also in doubt (`ret_alive`).
-     */
+    /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT also in doubt. */
     enum hf_stale_reason (*dead)(void *ctx, const struct hf_processes *bound,
                                  enum hf_alive *ret_alive);
     /* The next fence, above every earlier one of this name; negative: the code of a failure. */

@@ -57,8 +57,7 @@ static const struct hf_wire_field event_fields[] = {
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Bytes that may stand in a JSON string as they are: all but quotes, backslash, control and
- * non-ASCII. */
+/* How many bytes may stand in a JSON string as they are: no quote, backslash, control, non-ASCII. */
 static size_t plain_run(const char *text, size_t n)
 {
     size_t i = 0;

@@ -74,8 +74,10 @@ int64_t hf_file_shown_expiry(const struct hf_grant *grant)
     return grant->offered ? grant->acquired_ms + grant->ttl_ms : grant->expires_ms;
 }
 
-/* The guard's grant as the lock file says it. `createdAt` moves along with renewals, so that a
- * program which takes a lock for stale `stale_ms` after it does so only when the lease is over. */
+/*
+ * The guard's grant as the lock file says it. `createdAt` moves along with renewals, so that a
+ * program which takes a lock for stale `stale_ms` after it does so only when the lease is over.
+ */
 static void say(const struct hf_file_guard *guard, int64_t stale_ms, struct lock_json *ret)
 {
     const struct hf_grant *g = &guard->head.grant;
@@ -277,8 +279,7 @@ static int open_page(struct hf_file_store *fs, struct hf_file_guard *guard, int 
         hf_file_open_own(&fs->dir, fs->dir.pages[page], guard->file, O_RDWR | O_CREAT, &fd, err);
     if (r < 0)
         return r;
-    /* Have the room before it is needed, so that a full disk refuses a lock rather than half of it.
-     */
+    /* Have the room before it is needed: a full disk then refuses a lock, not half of it. */
     bool room = fstat(fd, &st) == 0 &&
                 (st.st_size > 0 || fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, PAGE_MAX) == 0 ||
                  errno == EOPNOTSUPP);

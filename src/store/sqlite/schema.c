@@ -140,8 +140,7 @@ static int change_durably(struct hf_sqlite *s,
     else
         r = hf_sqlite_commit(s, err);
     if (r < 0)
-        s->fence_limit =
-            0; /* what was to be reserved is not: read it again before the next grant */
+        s->fence_limit = 0; /* what was to be reserved is not: read it again before a grant */
     return r;
 }
 

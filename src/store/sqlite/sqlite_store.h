@@ -161,8 +161,10 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err);
 void hf_sqlite_disconnect(struct hf_sqlite *s);
 
-/* Give a new side file or directory the owner and mode of the database, as SQLite does with its
- * own: root must not lock out whose store it is. */
+/*
+ * Give a new side file or directory the owner and mode of the database, as SQLite does with its own:
+ * root must not lock out whose store it is.
+ */
 void hf_sqlite_share(const struct hf_sqlite *s, int fd);
 
 /* ---- database.c ----------------------------------------------------------------------------- */
@@ -187,8 +189,7 @@ int hf_sqlite_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_error *err)
 
 int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err);
 
-/* Wait for our turn and start writing. `full_sync`: the commit reaches the disk before it returns.
- */
+/* Wait for our turn and start writing. `full_sync`: the commit is on disk when it returns. */
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
