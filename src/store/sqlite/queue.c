@@ -23,11 +23,8 @@
 
 enum {
     TURN_MAX_MS = 30000, /* a holder may be stopped: nobody waits for it for ever */
-    ELDER_AFTER_MS = 10,
+    ELDER_AFTER_MS = 20,
     ELDER_LAPSE_MS = 10, /* one who has not been seen for so long is no more */
-    EAGER_MS = 1000,
-    EAGER_SLEEP_NS = 50000, /* many short transactions: somebody is about to leave */
-    PATIENT_SLEEP_NS = 5000000
 };
 
 /* What the side file holds: who has waited long, since when, and when it last tried. */
@@ -110,9 +107,20 @@ static void be_elder_no_more(struct hf_sqlite *s, int64_t start_ms)
 
 bool hf_sqlite_queue_try(struct hf_sqlite *s) { return flock(s->queue_fd, LOCK_EX | LOCK_NB) == 0; }
 
+/*
+ * Short at first, since a transaction is; then long enough to leave the processors to those who
+ * write; short again for the elder, whom all others wait for; long when somebody must be stopped.
+ */
 static void pause_between_tries(int64_t waited_ms)
 {
-    struct timespec nap = {.tv_nsec = waited_ms < EAGER_MS ? EAGER_SLEEP_NS : PATIENT_SLEEP_NS};
+    static const struct {
+        int64_t below_ms;
+        long nap_ns;
+    } pauses[] = {{1, 50000}, {ELDER_AFTER_MS, 1000000}, {1000, 50000}, {INT64_MAX, 5000000}};
+    size_t i = 0;
+    while (waited_ms >= pauses[i].below_ms)
+        i++;
+    struct timespec nap = {.tv_nsec = pauses[i].nap_ns};
     nanosleep(&nap, NULL);
 }
 

@@ -39,7 +39,7 @@ static const char format_1[] =
 "\n"
 "-- One row per name ever locked. What is known of the holder stays when it leaves: it is the last\n"
 "-- one's then. lock_id is a hash of the token. *_at are ms since 1970, *_ms are ms of this boot's\n"
-"-- CLOCK_BOOTTIME.\n"
+"-- CLOCK_BOOTTIME. id is a hash of the name.\n"
 "CREATE TABLE lock (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, held INTEGER,\n"
 "  fence INTEGER, ended BLOB, denied_ms INTEGER, denied_events INTEGER, waiters INTEGER, tickets INTEGER,\n"
 "  last_event INTEGER, granted INTEGER, denied INTEGER, released INTEGER, release_lost INTEGER,\n"

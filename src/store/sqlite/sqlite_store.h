@@ -54,14 +54,14 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(RAISE_LIMIT, "UPDATE meta SET fence_limit = ?1")                                             \
     X(SET_COUNTED, "UPDATE meta SET counted_seq = ?1, event_count = ?2")                           \
     X(LAST_SEQ, "SELECT max(seq) FROM event")                                                      \
-    X(LOCK, "SELECT id, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE name = ?1")                     \
-    X(LOCK_INSERT,                                                                                 \
-      "INSERT INTO lock (name, " HF_SQLITE_LOCK_COLUMNS ") VALUES (?1," HF_SQLITE_LOCK_VALUES ")") \
+    X(LOCK, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE id = ?1")                     \
+    X(LOCK_INSERT, "INSERT INTO lock (id, " HF_SQLITE_LOCK_COLUMNS                                 \
+                   ", name) VALUES (?1," HF_SQLITE_LOCK_VALUES ",?36)")                            \
     X(LOCK_UPDATE,                                                                                 \
       "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
     X(LOCK_FREE, "UPDATE lock SET (" HF_SQLITE_STATE_COLUMNS ") = (" HF_SQLITE_STATE_VALUES        \
                  ") WHERE id = ?1")                                                                \
-    X(LOCK_PAGE, "SELECT id, " HF_SQLITE_LOCK_COLUMNS ", name FROM lock"                           \
+    X(LOCK_PAGE, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock"                               \
                  " WHERE name >= ?1 AND name < ?2 AND (?3 OR held)"                                \
                  " ORDER BY name LIMIT ?4")                                                        \
     X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
@@ -114,7 +114,8 @@ enum hf_sqlite_stmt {
 
 /* What of a lock's row the record does not carry; of the record loaded last. */
 struct hf_sqlite_row {
-    int64_t id; /* 0: the name has no row yet */
+    int64_t id;
+    bool exists; /* else `id` is where it will be */
     int64_t last_event;
     int64_t tickets; /* given to waiters so far */
     uint32_t n_waiters;
@@ -230,7 +231,8 @@ int64_t hf_sqlite_take_int(struct hf_sqlite_cursor *from);
 void hf_sqlite_take_text(struct hf_sqlite_cursor *from, char *ret, size_t size);
 void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret);
 
-/* The record in the row that `stmt` stands at, without its queue; a new boot's clock is applied. */
+/* The record in the row that `stmt` stands at, without its queue; a new boot's clock is applied.
+ * `ret` is all zero before. */
 void hf_sqlite_take_record(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *ret);
 
 int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
