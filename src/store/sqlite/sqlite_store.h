@@ -96,10 +96,13 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                         " reason = 'its lease was gone' WHERE " HF_SQLITE_ONCE                     \
                         " AND state IN ('PENDING','RUNNING','SUCCESS') AND state = 'RUNNING'"      \
                         " AND id <> ?3")                                                           \
-    X(EXECUTION_INSERT, "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"    \
-                        " fence, owner, created_at, started_at)"                                   \
-                        " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                \
-                        " ON CONFLICT (id) DO NOTHING")                                            \
+    X(EXECUTION_INSERT,                                                                            \
+      "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"                      \
+      " fence, owner, created_at, started_at)"                                                     \
+      " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                                  \
+      " ON CONFLICT (id) DO UPDATE SET state = 'RUNNING', attempt = attempt + 1,"                  \
+      " fence = ?4, owner = ?5, started_at = ?6, finished_at = NULL,"                              \
+      " exit_code = NULL, reason = NULL WHERE state IN ('FAILED','ABORTED')")                      \
     X(EXECUTION_END, "UPDATE execution SET state = ?2, exit_code = ?3, reason = ?4,"               \
                      " finished_at = ?5 WHERE id = ?1 AND state = 'RUNNING'")                      \
     X(EXECUTION_PRUNE, "DELETE FROM execution WHERE rowid IN (SELECT rowid FROM execution"         \
