@@ -186,7 +186,8 @@ def test_a_lease_that_was_forced_away_ends_the_command_with_76(hf):
     out, err = holder.communicate()
     assert holder.returncode == 76
     assert "a: the command was ended because its lease was lost" in err
-    assert "lost" in [event["kind"] for event in hf.lines("events", "--name", "a")]
+    told = [e["reason"] for e in hf.lines("events", "--name", "a") if e["kind"] == "lost"]
+    assert told == ["no longer ours"]
 
 
 def test_a_lease_that_is_found_lost_at_the_release_gives_76(hf):
