@@ -4,6 +4,7 @@
  * suite's matter; what other programs see is test_file_foreign.py's.
  */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,6 +31,21 @@ static void reboot_machine(void)
     static char next[HF_UUID_LEN + 1];
     hf_token(next);
     boot_id = next;
+}
+
+/* ---- a disk that can fail ------------------------------------------------------------------- */
+
+static int syncs, failing_syncs; /* since they were set to 0; how many are to fail from now on */
+int __wrap_fdatasync(int fd);
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd)
+{
+    syncs++;
+    if (failing_syncs == 0)
+        return __real_fdatasync(fd);
+    failing_syncs--;
+    errno = EIO;
+    return -1;
 }
 
 /* ---- a store in a directory of its own ------------------------------------------------------ */
@@ -193,6 +209,25 @@ static void fences_grow_though_the_power_was_lost(void **state)
     reboot_machine();
     hf = open_ok(p);
     assert_true(take_and_release(hf, "x") > last);
+    hf_close(hf);
+}
+
+/* The bug: a limit that was written but not synced was taken for one that is on disk. */
+static void a_limit_whose_sync_failed_is_synced_before_it_is_used(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_lease lease;
+    take_and_release(hf, "an event, so that its segment is there");
+    failing_syncs = 1;
+    assert_true(hf_init(hf, true, NULL) < 0); /* raises the limit */
+    failing_syncs = 1;
+    assert_true(hf_acquire(hf, "y", NULL, &lease, NULL) < 0);
+    syncs = 0;
+    take_and_release(hf, "y");
+    assert_int_equal(syncs, 1);
+    take_and_release(hf, "z");
+    assert_int_equal(syncs, 1);
     hf_close(hf);
 }
 
@@ -448,6 +483,7 @@ int main(void)
         cmocka_unit_test(long_names_are_cut_and_told_apart),
         TEST(list_knows_cut_names),
         TEST(fences_grow_though_the_power_was_lost),
+        TEST(a_limit_whose_sync_failed_is_synced_before_it_is_used),
         TEST(fences_grow_though_the_guard_is_damaged_or_gone),
         TEST(bump_epoch_goes_past_what_a_backup_has_lost),
         TEST(a_lock_file_newer_than_its_guard_is_believed),
