@@ -299,6 +299,38 @@ static void a_lock_file_that_outlived_its_release_is_removed(void **state)
     hf_close(hf);
 }
 
+static int ask(struct hf *hf, enum hf_op op, const char *token, int64_t wait_ms)
+{
+    struct hf_request req = {.op = op,
+                             .name = "x",
+                             .token = token,
+                             .owner = "me",
+                             .ttl_ms = op == HF_OP_ACQUIRE ? HF_TTL_DEFAULT_MS : 0,
+                             .wait_ms = wait_ms};
+    struct hf_answer answer;
+    assert_int_equal(hf_apply(hf, &req, 1, &answer, NULL), 0);
+    return answer.code;
+}
+
+/* The bug: it stayed in the queue, and its own release offered the lock to it once more. */
+static void a_waiter_whose_offer_was_cut_short_is_no_longer_in_the_queue(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    char waiter[HF_UUID_LEN + 1];
+    hf_token(waiter);
+    struct hf_lease lease = take(hf, "x", 0);
+    assert_int_equal(ask(hf, HF_OP_ACQUIRE, waiter, HF_FOREVER), -HF_HELD);
+    shell("cp %s/.holdfast/names/x.lock %s/guard", p->dir, p->dir);
+    assert_int_equal(hf_release(hf, &lease, NULL), 0);
+    /* Killed after the lock file was the waiter's, before the guard was written. */
+    shell("cp %s/guard %s/.holdfast/names/x.lock", p->dir, p->dir);
+    assert_int_equal(ask(hf, HF_OP_ACQUIRE, waiter, HF_FOREVER), 0);
+    assert_int_equal(ask(hf, HF_OP_RELEASE, waiter, 0), 0);
+    assert_int_equal(state_of(hf, "x"), HF_STATE_FREE);
+    hf_close(hf);
+}
+
 static void a_removed_lock_file_is_a_lost_lease(void **state)
 {
     struct place *p = *state;
@@ -488,6 +520,7 @@ int main(void)
         TEST(bump_epoch_goes_past_what_a_backup_has_lost),
         TEST(a_lock_file_newer_than_its_guard_is_believed),
         TEST(a_lock_file_that_outlived_its_release_is_removed),
+        TEST(a_waiter_whose_offer_was_cut_short_is_no_longer_in_the_queue),
         TEST(a_removed_lock_file_is_a_lost_lease),
         TEST(pages_that_were_removed_are_made_again),
         TEST(a_reboot_frees_what_was_bound_and_keeps_the_rest_for_its_ttl),
