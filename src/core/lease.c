@@ -340,6 +340,8 @@ static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *
     g->expires_ms = world->now_ms + g->ttl_ms;
     g->offered = false;
     fx->changed = true;
+    if (rec->has_self) /* who offered it was killed before it was taken out of the queue */
+        drop_waiter(rec, &g->id, fx);
     if (world->now_ms - g->told_ms >= HF_EXTENDED_EVERY_MS) {
         g->told_ms = world->now_ms;
         tell(fx, world, rec, HF_EV_EXTENDED, g->owner, "");

@@ -397,6 +397,28 @@ static void short_lived_processes_reserve_more_fences(void **state)
     }
 }
 
+/*
+ * The bug: who raised the limit was killed before the sync, and the next one believed what it found
+ * in the log. SQLite syncs nothing where nothing changes, so the same number again is not enough.
+ */
+static void what_a_killed_process_raised_is_raised_again(void **state)
+{
+    struct place *p = *state;
+    hf_close(open_ok(p));
+    sql(p, "INSERT INTO event (seq, at) SELECT fence_limit - 2, 0 FROM meta");
+    sql(p, "UPDATE meta SET fence_raised = fence_limit - 2 + 100000");
+    int64_t doubtful = sql(p, "SELECT fence_raised FROM meta");
+    struct hf *hf = open_ok(p);
+    int64_t fence = take_and_give(hf, "job");
+    hf_close(hf);
+    assert_true(sql(p, "SELECT fence_raised FROM meta") > doubtful);
+    assert_true(fence <= sql(p, "SELECT fence_limit FROM meta"));
+    reboot(p);
+    hf = open_ok(p);
+    assert_true(take_and_give(hf, "job") > doubtful);
+    hf_close(hf);
+}
+
 static void bumped_epoch_is_far_above(void **state)
 {
     struct place *p = *state;
@@ -631,6 +653,7 @@ int main(void)
         TEST(power_loss_never_repeats_a_fence),
         TEST(fences_stay_within_what_is_reserved),
         TEST(short_lived_processes_reserve_more_fences),
+        TEST(what_a_killed_process_raised_is_raised_again),
         TEST(bumped_epoch_is_far_above),
         TEST(reboot_frees_what_was_bound_to_a_process),
         TEST(reboot_forgets_who_waited),
