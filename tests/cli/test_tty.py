@@ -308,7 +308,7 @@ def test_a_shell_as_the_command_has_job_control_of_its_own(hf, shell):
     shell.type("\x1a")
     shell.expect("Stopped")
     shell.expect(PROMPT)
-    shell.run("kill %1; echo inner $HOLDFAST_NAME")
+    shell.run("kill %1; wait %1; echo inner $HOLDFAST_NAME")
     shell.expect("inner a\n")
     shell.run("exit 9")
     shell.expect(PROMPT)

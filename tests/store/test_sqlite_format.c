@@ -380,6 +380,23 @@ static void fences_stay_within_what_is_reserved(void **state)
     hf_close(hf);
 }
 
+/* The bug: each took itself to be at the start of the block, and at its end nobody got a lock. */
+static void short_lived_processes_reserve_more_fences(void **state)
+{
+    struct place *p = *state;
+    hf_close(open_ok(p));
+    sql(p, "INSERT INTO event (seq, at) SELECT fence_limit - 2, 0 FROM meta");
+    int64_t last = 0;
+    for (int i = 0; i < 3; i++) {
+        struct hf *hf = open_ok(p);
+        int64_t fence = take_and_give(hf, "job");
+        assert_true(fence > last);
+        assert_true(fence <= sql(p, "SELECT fence_limit FROM meta"));
+        last = fence;
+        hf_close(hf);
+    }
+}
+
 static void bumped_epoch_is_far_above(void **state)
 {
     struct place *p = *state;
@@ -613,6 +630,7 @@ int main(void)
         TEST(the_first_fence_is_1),
         TEST(power_loss_never_repeats_a_fence),
         TEST(fences_stay_within_what_is_reserved),
+        TEST(short_lived_processes_reserve_more_fences),
         TEST(bumped_epoch_is_far_above),
         TEST(reboot_frees_what_was_bound_to_a_process),
         TEST(reboot_forgets_who_waited),

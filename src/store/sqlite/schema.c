@@ -287,6 +287,12 @@ static int raise_limit(struct hf_sqlite *s, struct hf_error *err)
 
 int hf_sqlite_reserve(struct hf_sqlite *s, struct hf_error *err)
 {
+    if (!s->last_seq) { /* we have written nothing yet, and the others may be as short-lived */
+        int r = read_last_seq(s, err);
+        s->seq_known = false; /* outside a transaction it is not exact for long */
+        if (r < 0)
+            return r;
+    }
     if (s->last_seq + FENCE_HEADROOM <= s->fence_limit)
         return 0;
     return change_durably(s, raise_limit, err);
