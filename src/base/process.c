@@ -44,6 +44,13 @@ bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret)
     return true;
 }
 
+void hf_process_describe(int32_t pid, char *ret, size_t size)
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(ret, size, "%s/%d", host, pid);
+}
+
 /* ---- this process --------------------------------------------------------------------------- */
 
 /*

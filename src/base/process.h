@@ -20,6 +20,9 @@ struct hf_processes {
     char boot[HF_UUID_LEN + 1];
 };
 
+/* "web1/4121": how people are told of a process that has no other name. */
+void hf_process_describe(int32_t pid, char *ret, size_t size);
+
 /* What /proc says of a process now; start times are the machine's, as in struct hf_process. */
 struct hf_process_stat {
     char state; /* R, S, D, T, Z, ... */
