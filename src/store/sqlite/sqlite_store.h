@@ -43,7 +43,9 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "note, " HF_SQLITE_BOUND_COLUMNS
 #define HF_SQLITE_EVENT_COLUMNS                                                                    \
     "at, kind, name, fence, owner, execution_id, reason, detail, prev_seq"
-#define HF_SQLITE_ONCE "workflow = ?1 AND key = ?2 AND once = 1"
+/* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
+#define HF_SQLITE_ONCE                                                                             \
+    "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
 
 #define HF_SQLITE_STATEMENTS(X)                                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
@@ -90,12 +92,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(EVENT_COUNT, "SELECT count(*) FROM event WHERE seq > ?1")                                    \
     X(EVENT_PRUNE, "DELETE FROM event WHERE seq IN (SELECT seq FROM event ORDER BY seq LIMIT ?1)"  \
                    " AND at < ?2 AND seq < ?3")                                                    \
-    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE                                \
-            " AND state IN ('PENDING','RUNNING','SUCCESS')")                                       \
+    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE)                               \
     X(EXECUTION_ORPHAN, "UPDATE execution SET state = 'ABORTED', finished_at = ?4,"                \
                         " reason = 'its lease was gone' WHERE " HF_SQLITE_ONCE                     \
-                        " AND state IN ('PENDING','RUNNING','SUCCESS') AND state = 'RUNNING'"      \
-                        " AND id <> ?3")                                                           \
+                        " AND state = 'RUNNING' AND id <> ?3")                                     \
     X(EXECUTION_INSERT, "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"    \
                         " fence, owner, created_at, started_at)"                                   \
                         " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                \
