@@ -35,8 +35,6 @@ bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret);
 int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
                           struct hf_error *err);
 
-enum hf_alive hf_process_alive(const struct hf_process *p);
-
 /* Alive while any is; unknown where none is bound, or in another pid namespace or boot. */
 enum hf_alive hf_processes_alive(const struct hf_processes *all);
 

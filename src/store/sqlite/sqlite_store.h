@@ -229,7 +229,6 @@ void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value);
 void hf_sqlite_put_text(struct hf_sqlite_cursor *to, const char *text);
 int64_t hf_sqlite_take_int(struct hf_sqlite_cursor *from);
 void hf_sqlite_take_text(struct hf_sqlite_cursor *from, char *ret, size_t size);
-void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret);
 
 /* The record in the row that `stmt` stands at, without its queue; a new boot's clock is applied.
  * `ret` is all zero before. */
