@@ -5,18 +5,11 @@
 
 #include "announce.h"
 #include "cli.h"
+#include "process.h"
 #include "text.h"
 #include "wire.h"
 
 /* ---- acquire -------------------------------------------------------------------------------- */
-
-/* Who asked: the process given by --pid, else our parent, since we are about to end. */
-static void describe_asker(const struct cli *cli, char *ret, size_t size)
-{
-    char host[64] = "";
-    gethostname(host, sizeof host - 1);
-    snprintf(ret, size, "%s/%lld", host, (long long)(cli->opts.pid ? cli->opts.pid : getppid()));
-}
 
 /* A signal while waiting leaves the queue first, and then ends us as it should. */
 static int acquire(struct cli *cli, struct hf *hf, const char *name, struct hf_lease *ret,
@@ -25,7 +18,8 @@ static int acquire(struct cli *cli, struct hf *hf, const char *name, struct hf_l
     const struct cli_options *opts = &cli->opts;
     struct hf_acquire_options how = HF_ACQUIRE_INIT;
     char asker[HF_OWNER_MAX + 1];
-    describe_asker(cli, asker, sizeof asker);
+    /* The process given by --pid, else our parent, since we are about to end. */
+    hf_process_describe(opts->pid ? (int32_t)opts->pid : getppid(), asker, sizeof asker);
     how.ttl_ms = opts->ttl_ms;
     how.wait_ms = opts->wait_ms;
     how.owner = opts->owner ? opts->owner : asker;

@@ -174,6 +174,9 @@ void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
 /* May requests of this kind be answered without changing anything? */
 bool hf_op_is_read(enum hf_op op);
 
+/* From now on this token is refused: how its lease ended. The oldest one is forgotten. */
+void hf_remember_ended(struct hf_record *rec, const struct hf_lock_id *id, enum hf_end how);
+
 /* a before b in the queue */
 bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b);
 

@@ -273,3 +273,27 @@ void hf_describe_status(const struct hf_status *status, char *ret, size_t size)
              status->alive == HF_ALIVE_UNKNOWN ? "" : life[status->alive], span,
              (long long)status->fence);
 }
+
+/* ---- what things are called ----------------------------------------------------------------- */
+
+const char *hf_stale_reason_name(enum hf_stale_reason reason)
+{
+    static const char *const names[] = {"", "expired", "holder-died", "rebooted"};
+    return names[reason];
+}
+
+const char *hf_event_kind_name(enum hf_event_kind kind)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        HF_EVENT_MAP(X)
+#undef X
+    };
+    return names[kind];
+}
+
+const char *hf_lock_state_name(enum hf_lock_state state)
+{
+    static const char *const names[] = {"free", "held", "stale"};
+    return names[state];
+}

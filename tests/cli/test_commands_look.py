@@ -97,6 +97,12 @@ def test_why_tells_the_story(hf):
     assert story[6:] == ["Now: a is free", "Next: take it with holdfast run a -- COMMAND"]
 
 
+def test_why_tells_who_gave_up_waiting(hf):
+    fence = hf.json("acquire", "--owner", "web1/1", "a")["fence"]
+    assert hf("acquire", "--owner", "web2/2", "--wait=100ms", "a").returncode == 75
+    assert f"web2/2 gave up waiting: held by web1/1, fence {fence}" in hf.ok("why", "a")
+
+
 def test_why_says_what_to_do_about_a_holder(hf):
     lease = hf.json("acquire", "--owner", "me", "it's mine")
     text = hf.ok("why", "it's mine")

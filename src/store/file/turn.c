@@ -34,14 +34,6 @@ static struct turn *turn_of(struct hf_store *store) { return (struct turn *)stor
 
 /* ---- loading -------------------------------------------------------------------------------- */
 
-static void remember_lost(struct hf_record *rec, const struct hf_lock_id *id)
-{
-    uint32_t keep = rec->n_ended < HF_ENDED_MAX ? rec->n_ended : HF_ENDED_MAX - 1;
-    memmove(&rec->ended[1], &rec->ended[0], keep * sizeof rec->ended[0]);
-    rec->ended[0] = (struct hf_ended){.id = *id, .how = HF_END_LOST};
-    rec->n_ended = keep + 1;
-}
-
 /* The grant is what the lock file says: where somebody removed or replaced it, ours is lost. */
 static void compose_grant(const struct hf_file_guard_head *head, const struct hf_file_view *view,
                           struct hf_record *rec)
@@ -54,7 +46,7 @@ static void compose_grant(const struct hf_file_guard_head *head, const struct hf
     if (rec->last_fence < rec->grant.fence)
         rec->last_fence = rec->grant.fence;
     if (head->grant.held && (!shown || head->grant.fence != view->grant.fence))
-        remember_lost(rec, &head->grant.id);
+        hf_remember_ended(rec, &head->grant.id, HF_END_LOST);
 }
 
 /* The queue as the record carries it; a waiter that can't be read is gone. */

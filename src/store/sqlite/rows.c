@@ -74,7 +74,7 @@ static void put_bound(struct hf_sqlite_cursor *to, const struct hf_processes *bo
     put_int_if(to, bound->n, (int64_t)bound->pid_namespace);
 }
 
-void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret)
+static void take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret)
 {
     for (uint32_t i = 0; i < HF_BOUND_MAX; i++) {
         ret->of[i].pid = (int32_t)hf_sqlite_take_int(from);
@@ -193,7 +193,7 @@ static void take_grant(struct hf_sqlite_cursor *from, const struct hf_sqlite *s,
     ret->ttl_ms = hf_sqlite_take_int(from);
     ret->told_ms = hf_sqlite_take_int(from);
     bool of_this_boot = hf_sqlite_take_int(from) == s->boot;
-    hf_sqlite_take_bound(from, &ret->bound);
+    take_bound(from, &ret->bound);
     if (!of_this_boot)
         ret->bound.boot[0] = '\0';
     hf_sqlite_take_text(from, ret->execution_id, sizeof ret->execution_id);
@@ -283,7 +283,7 @@ static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
     ret->queued_ms = hf_sqlite_take_int(&from);
     hf_sqlite_take_text(&from, ret->owner, sizeof ret->owner);
     hf_sqlite_take_text(&from, ret->note, sizeof ret->note);
-    hf_sqlite_take_bound(&from, &ret->bound);
+    take_bound(&from, &ret->bound);
 }
 
 static int load_self(struct hf_sqlite *s, const struct hf_lock_id *self, struct hf_record *rec,
@@ -470,7 +470,7 @@ static int processes_before(struct hf_sqlite *s, const struct hf_waiter *w,
     if (r <= 0)
         return r;
     *ret = (struct hf_processes){0};
-    hf_sqlite_take_bound(&from, ret);
+    take_bound(&from, ret);
     sqlite3_reset(stmt);
     return 1;
 }

@@ -43,7 +43,9 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "note, " HF_SQLITE_BOUND_COLUMNS
 #define HF_SQLITE_EVENT_COLUMNS                                                                    \
     "at, kind, name, fence, owner, execution_id, reason, detail, prev_seq"
-#define HF_SQLITE_ONCE "workflow = ?1 AND key = ?2 AND once = 1"
+/* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
+#define HF_SQLITE_ONCE                                                                             \
+    "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
 
 #define HF_SQLITE_STATEMENTS(X)                                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
@@ -92,12 +94,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(EVENT_COUNT, "SELECT count(*) FROM event WHERE seq > ?1")                                    \
     X(EVENT_PRUNE, "DELETE FROM event WHERE seq IN (SELECT seq FROM event ORDER BY seq LIMIT ?1)"  \
                    " AND at < ?2 AND seq < ?3")                                                    \
-    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE                                \
-            " AND state IN ('PENDING','RUNNING','SUCCESS')")                                       \
+    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE)                               \
     X(EXECUTION_ORPHAN, "UPDATE execution SET state = 'ABORTED', finished_at = ?4,"                \
                         " reason = 'its lease was gone' WHERE " HF_SQLITE_ONCE                     \
-                        " AND state IN ('PENDING','RUNNING','SUCCESS') AND state = 'RUNNING'"      \
-                        " AND id <> ?3")                                                           \
+                        " AND state = 'RUNNING' AND id <> ?3")                                     \
     X(EXECUTION_INSERT,                                                                            \
       "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"                      \
       " fence, owner, created_at, started_at)"                                                     \
@@ -140,8 +140,8 @@ struct hf_sqlite {
     int64_t fence_limit;  /* fences up to here are reserved on disk, as far as we have seen */
     int64_t fence_raised; /* what the next boot starts from; above the limit: perhaps not on disk */
     int64_t raising;      /* what this transaction raises it to; 0: nothing */
-    int64_t last_seq;    /* the newest event; exact where seq_known, and in a transaction */
-    int64_t given;       /* the newest fence of this transaction, or 0 */
+    int64_t last_seq;     /* the newest event; exact where seq_known, and in a transaction */
+    int64_t given;        /* the newest fence of this transaction, or 0 */
     bool seq_known;
     bool writing; /* inside a transaction */
     bool full_sync;
@@ -236,7 +236,6 @@ void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value);
 void hf_sqlite_put_text(struct hf_sqlite_cursor *to, const char *text);
 int64_t hf_sqlite_take_int(struct hf_sqlite_cursor *from);
 void hf_sqlite_take_text(struct hf_sqlite_cursor *from, char *ret, size_t size);
-void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret);
 
 /* The record in the row that `stmt` stands at, without its queue; a new boot's clock is applied.
  * `ret` is all zero before. */
