@@ -73,6 +73,14 @@ static void wake_wrapper(struct guardian *g)
 
 /* ---- the command's tree --------------------------------------------------------------------- */
 
+/* What would have to be ended at once is not started: even its first moment is somebody else's. */
+_Noreturn static void refuse_to_start(const struct guardian *g)
+{
+    tell(g, (struct hf_note){.kind = HF_NOTE_NOT_RUN, .number = ETIME});
+    tell(g, (struct hf_note){.kind = HF_NOTE_ENDED, .why = g->plan.why});
+    _exit(0);
+}
+
 static void start_command(struct guardian *g, const struct hf_note *note, char *environment,
                           size_t n)
 {
@@ -80,6 +88,9 @@ static void start_command(struct guardian *g, const struct hf_note *note, char *
         putenv(line);
     hf_plan_start(&g->plan, hf_clock_boot_ms(), note->deadline_ms, note->ttl_ms,
                   g->command->grace_ms, g->command->timeout_ms);
+    /* The wrapper may have been stopped since it got the lease. */
+    if (hf_plan_tick(&g->plan, hf_clock_boot_ms()) != HF_DUE_NOTHING)
+        refuse_to_start(g);
     pid_t pid = hf_spawn(g->command, g->link, &g->on_child);
     if (pid < 0) {
         tell(g, (struct hf_note){.kind = HF_NOTE_NOT_RUN, .number = -pid});

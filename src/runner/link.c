@@ -20,8 +20,10 @@ void hf_link_tell(int link, const struct hf_note *note, const void *data, size_t
         continue;
 }
 
-/* ECONNRESET tells once that the other side died with notes of ours unread; what it said before
- * can still be read. */
+/*
+ * ECONNRESET tells once that the other side died with notes of ours unread; what it said before can
+ * still be read.
+ */
 int hf_link_hear(int link, struct hf_note *ret, void *data, size_t size, size_t *ret_n)
 {
     struct iovec parts[] = {

@@ -23,8 +23,10 @@ static int redirect(const struct hf_command *command)
     return 0;
 }
 
-/* In the child. PDEATHSIG is a belt beside the guardian's braces: it reaches neither grandchildren
- * nor a setuid program. */
+/*
+ * In the child. PDEATHSIG is a belt beside the guardian's braces: it reaches neither grandchildren
+ * nor a setuid program.
+ */
 _Noreturn static void become(const struct hf_command *command, pid_t guardian, int link,
                              const struct sigaction *on_child)
 {

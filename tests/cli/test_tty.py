@@ -53,6 +53,12 @@ class Terminal:
         self.type(line + "\n")
         self.expect(re.escape(line) + "\n")  # its echo
 
+    def press_ctrl_z(self):
+        """Stop the job in the foreground: the shell says so, and is ready again."""
+        self.type("\x1a")
+        self.expect("Stopped")
+        self.expect(PROMPT)
+
     def wait(self):
         pid, status = poll(lambda: (got := os.waitpid(self.pid, os.WNOHANG))[0] and got)
         self.pid = 0
@@ -171,9 +177,7 @@ def test_a_hangup_reaches_the_command(hf, on_terminal):
 def test_ctrl_z_gives_the_prompt_and_fg_goes_on(hf, shell):
     shell.run(f"'{hf.program}' run a -- sh -c 'echo on; read x; echo got $x; exit 4'")
     shell.expect("on\n")
-    shell.type("\x1a")
-    shell.expect("Stopped")
-    shell.expect(PROMPT)
+    shell.press_ctrl_z()
     assert hf.json("status", "a")["state"] == "held"
     shell.run("fg")
     shell.type("hello\n")
@@ -188,9 +192,7 @@ def test_a_stopped_job_keeps_its_lease_for_longer_than_its_ttl(hf, shell):
     shell.expect("on\n")
     fence = hf.json("status", "a")["fence"]
     for _ in range(2):
-        shell.type("\x1a")
-        shell.expect("Stopped")
-        shell.expect(PROMPT)
+        shell.press_ctrl_z()
         until = time.monotonic() + 2
         while time.monotonic() < until:
             status = hf.json("status", "a")
@@ -210,9 +212,7 @@ def test_bg_lets_it_go_on_in_the_background(hf, shell, tmp_path):
     done = tmp_path / "done"
     shell.run(f"'{hf.program}' run --ttl 600ms a -- bash -c 'echo on; sleep 1.5; touch {done}'")
     shell.expect("on\n")
-    shell.type("\x1a")
-    shell.expect("Stopped")
-    shell.expect(PROMPT)
+    shell.press_ctrl_z()
     shell.run("bg")
     poll(done.exists)
     shell.expect("Done")
@@ -244,9 +244,7 @@ def test_a_stopped_job_whose_command_is_killed_ends(hf, shell, tmp_path):
     pid_file = tmp_path / "pid"
     shell.run(f"'{hf.program}' run a -- sh -c 'echo $$ > {pid_file}; echo on; read x'")
     shell.expect("on\n")
-    shell.type("\x1a")
-    shell.expect("Stopped")
-    shell.expect(PROMPT)
+    shell.press_ctrl_z()
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     shell.expect("Exit 137")
     assert hf.json("status", "a")["state"] == "free"
@@ -256,9 +254,7 @@ def test_a_stopped_job_that_is_killed_leaves_nothing(hf, shell, tmp_path):
     pid_file = tmp_path / "pid"
     shell.run(f"'{hf.program}' run a -- sh -c 'echo $$ > {pid_file}; echo on; read x'")
     shell.expect("on\n")
-    shell.type("\x1a")
-    shell.expect("Stopped")
-    shell.expect(PROMPT)
+    shell.press_ctrl_z()
     shell.run("kill -9 %1")
     poll(lambda: not os.path.exists(f"/proc/{pid_file.read_text().strip()}"))
     assert hf("run", "--wait=100s", "a", "--", "true").returncode == 0
@@ -268,9 +264,7 @@ def test_a_lease_lost_while_stopped_ends_the_job(hf, shell):
     shell.run(f"'{hf.program}' run --ttl 500ms a -- sh -c 'echo on; read x'")
     shell.expect("on\n")
     fence = hf.json("status", "a")["fence"]
-    shell.type("\x1a")
-    shell.expect("Stopped")
-    shell.expect(PROMPT)
+    shell.press_ctrl_z()
     hf.ok("release", "--force", "--fence", fence, "--reason", "test", "a")
     shell.expect("a: the command was ended because its lease was lost")
     shell.expect("Exit 76")
@@ -306,9 +300,7 @@ def test_a_shell_as_the_command_has_job_control_of_its_own(hf, shell):
     shell.expect(PROMPT)
     shell.run("sh -c 'echo sleeping; exec sleep 1000'")
     shell.expect("sleeping\n")
-    shell.type("\x1a")
-    shell.expect("Stopped")
-    shell.expect(PROMPT)
+    shell.press_ctrl_z()
     shell.run("kill %1; wait %1; echo inner $HOLDFAST_NAME")
     shell.expect("inner a\n")
     shell.run("exit 9")

@@ -4,68 +4,17 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <sqlite3.h>
 
-#include "holdfast.h"
+#include "place.h"
 
 /* ---- a store in a directory of its own ------------------------------------------------------ */
 
-struct place {
-    char dir[64];
-    char db[96];
-    char url[112];
-};
-
-static int set_up(void **state)
-{
-    struct place *p = calloc(1, sizeof *p);
-    snprintf(p->dir, sizeof p->dir, "%s", "/tmp/hf-test-XXXXXX");
-    if (!p || !mkdtemp(p->dir))
-        return -1;
-    snprintf(p->db, sizeof p->db, "%s/h.db", p->dir);
-    snprintf(p->url, sizeof p->url, "sqlite:%s", p->db);
-    *state = p;
-    return 0;
-}
-
-static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void shell(const char *format, ...)
-{
-    char command[600];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    assert_int_equal(system(command), 0);
-}
-
-static int tear_down(void **state)
-{
-    struct place *p = *state;
-    shell("rm -rf %s", p->dir);
-    free(p);
-    return 0;
-}
-
-static struct hf *open_ok(const struct place *p)
-{
-    struct hf *hf = NULL;
-    struct hf_error err = {0};
-    if (hf_open(p->url, &hf, &err) < 0)
-        fail_msg("open: %s", err.message);
-    return hf;
-}
+static int set_up(void **state) { return place_make(state, "sqlite", "/h.db"); }
 
 /* Opening fails with this code, and the message has this in it. */
 static void refused(const struct place *p, int code, const char *text)
@@ -108,7 +57,7 @@ static int64_t sql(const struct place *p, const char *text)
 {
     sqlite3 *db;
     int64_t answer = 0;
-    assert_int_equal(sqlite3_open(p->db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
     sqlite3_busy_timeout(db, 5000);
     for (const char *rest = text; *rest;) {
         sqlite3_stmt *stmt = NULL;
@@ -129,7 +78,7 @@ static int64_t size_of(const struct place *p, const char *suffix)
 {
     char path[128];
     struct stat st;
-    snprintf(path, sizeof path, "%s%s", p->db, suffix);
+    snprintf(path, sizeof path, "%s%s", p->path, suffix);
     return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
 }
 
@@ -158,15 +107,15 @@ static void foreign_database_is_refused_and_kept(void **state)
 static void text_file_is_refused_and_kept(void **state)
 {
     struct place *p = *state;
-    shell("echo 'dear diary' > %s", p->db);
+    shell("echo 'dear diary' > %s", p->path);
     refused(p, HF_UNAVAILABLE, "is not a database");
-    shell("echo 'dear diary' | cmp - %s", p->db);
+    shell("echo 'dear diary' | cmp - %s", p->path);
 }
 
 static void directory_is_refused(void **state)
 {
     struct place *p = *state;
-    assert_int_equal(mkdir(p->db, 0700), 0);
+    assert_int_equal(mkdir(p->path, 0700), 0);
     refused(p, HF_UNAVAILABLE, "is a directory");
 }
 
@@ -182,7 +131,7 @@ static void damaged_file_gives_one_clear_error(void **state)
     hf_close(hf);
     sql(p, "PRAGMA wal_checkpoint(TRUNCATE)");
     /* Leave the header and the schema, so that it opens. */
-    shell("dd if=/dev/urandom of=%s bs=1024 seek=6 count=60 conv=notrunc status=none", p->db);
+    shell("dd if=/dev/urandom of=%s bs=1024 seek=6 count=60 conv=notrunc status=none", p->path);
     struct hf_error err = {0};
     struct hf_lease lease;
     if (hf_open(p->url, &hf, &err) == 0) {
@@ -227,10 +176,10 @@ static void missing_directories_are_made_private(void **state)
 {
     struct place *p = *state;
     struct stat st;
-    snprintf(p->db, sizeof p->db, "%s/a/b/h.db", p->dir);
-    snprintf(p->url, sizeof p->url, "sqlite:%s", p->db);
+    snprintf(p->path, sizeof p->path, "%s/a/b/h.db", p->dir);
+    snprintf(p->url, sizeof p->url, "sqlite:%s", p->path);
     hf_close(open_ok(p));
-    assert_int_equal(stat(p->db, &st), 0);
+    assert_int_equal(stat(p->path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
@@ -239,7 +188,7 @@ static void foreign_writer_is_waited_for_and_named(void **state)
     struct place *p = *state;
     struct hf *hf = open_ok(p);
     sqlite3 *db;
-    assert_int_equal(sqlite3_open(p->db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     struct hf_error err = {0};
     struct hf_lease lease;
@@ -256,7 +205,7 @@ static void removed_database_is_noticed(void **state)
     struct place *p = *state;
     struct hf *hf = open_ok(p);
     take_and_give(hf, "job");
-    unlink(p->db);
+    unlink(p->path);
     struct hf_error err = {0};
     struct hf_lease lease;
     int code = 0;
@@ -292,7 +241,7 @@ static void many_may_create_it_at_once(void **state)
 {
     struct place *p = *state;
     for (int race = 0; race < RACES; race++) {
-        shell("rm -f %s*", p->db);
+        shell("rm -f %s*", p->path);
         for (int i = 0; i < RACERS; i++)
             if (fork() == 0)
                 _exit(open_and_take(p, i));
@@ -377,6 +326,45 @@ static void fences_stay_within_what_is_reserved(void **state)
     /* One that has slept through it all goes on from there. */
     assert_true(take_and_give(other, "churn") > last);
     hf_close(other);
+    hf_close(hf);
+}
+
+/* The bug: each took itself to be at the start of the block, and at its end nobody got a lock. */
+static void short_lived_processes_reserve_more_fences(void **state)
+{
+    struct place *p = *state;
+    hf_close(open_ok(p));
+    sql(p, "INSERT INTO event (seq, at) SELECT fence_limit - 2, 0 FROM meta");
+    int64_t last = 0;
+    for (int i = 0; i < 3; i++) {
+        struct hf *hf = open_ok(p);
+        int64_t fence = take_and_give(hf, "job");
+        assert_true(fence > last);
+        assert_true(fence <= sql(p, "SELECT fence_limit FROM meta"));
+        last = fence;
+        hf_close(hf);
+    }
+}
+
+/*
+ * The bug: who raised the limit was killed before the sync, and the next one believed what it found
+ * in the log. SQLite syncs nothing where nothing changes, so the same number again is not enough.
+ */
+static void what_a_killed_process_raised_is_raised_again(void **state)
+{
+    struct place *p = *state;
+    hf_close(open_ok(p));
+    sql(p, "INSERT INTO event (seq, at) SELECT fence_limit - 2, 0 FROM meta");
+    sql(p, "UPDATE meta SET fence_raised = fence_limit - 2 + 100000");
+    int64_t doubtful = sql(p, "SELECT fence_raised FROM meta");
+    struct hf *hf = open_ok(p);
+    int64_t fence = take_and_give(hf, "job");
+    hf_close(hf);
+    assert_true(sql(p, "SELECT fence_raised FROM meta") > doubtful);
+    assert_true(fence <= sql(p, "SELECT fence_limit FROM meta"));
+    reboot(p);
+    hf = open_ok(p);
+    assert_true(take_and_give(hf, "job") > doubtful);
     hf_close(hf);
 }
 
@@ -613,6 +601,8 @@ int main(void)
         TEST(the_first_fence_is_1),
         TEST(power_loss_never_repeats_a_fence),
         TEST(fences_stay_within_what_is_reserved),
+        TEST(short_lived_processes_reserve_more_fences),
+        TEST(what_a_killed_process_raised_is_raised_again),
         TEST(bumped_epoch_is_far_above),
         TEST(reboot_frees_what_was_bound_to_a_process),
         TEST(reboot_forgets_who_waited),
