@@ -107,9 +107,11 @@ static int read_format(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
     if (r < 0 || (r = read_number(s, "PRAGMA user_version", &format, err)) < 0)
         return r;
     if (application != APPLICATION_ID) {
-        if ((r = read_number(s, "SELECT count(*) FROM sqlite_schema", &tables, err)) < 0)
+        /* Our mark once more, last: somebody may have made the store between the other two. */
+        if ((r = read_number(s, "SELECT count(*) FROM sqlite_schema", &tables, err)) < 0 ||
+            (r = read_number(s, "PRAGMA application_id", &application, err)) < 0)
             return r;
-        if (application || format || tables)
+        if (application != APPLICATION_ID && (application || format || tables))
             return hf_fail(err, HF_UNAVAILABLE,
                            "%s is another program's database; name another file with --store",
                            s->path);
