@@ -34,7 +34,10 @@ abi:
 
 install:
 	@scripts/build build-install -Dprefix=$(PREFIX) -Dbuildtype=release -Dwerror=false
-	@meson install -C build-install --quiet
+	@meson install -C build-install --quiet --no-rebuild
+	@# So that programs find the new library; a package does this when it is unpacked.
+	@if [ -z "$$DESTDIR" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+	@echo "installed below $$DESTDIR$(PREFIX)"
 
 bench:
 	@scripts/deps build test bench

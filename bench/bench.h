@@ -107,8 +107,7 @@ extern const struct subject bare_create;     /* O_EXCL create + unlink in a dire
 extern const struct subject bare_create_300; /* the same, with 300 bytes written */
 extern const struct subject bare_flock;      /* blocking flock of a file that stays open */
 
-/* A subject opened in this process, as a contestant's argument; the slice takes and gives `name`.
- */
+/* A subject opened in this process, as a contestant's argument; the slice works on `name`. */
 struct opened {
     const struct subject *subject;
     void *state;

@@ -18,8 +18,7 @@ static double format_growth(struct samples ns[SIZES], char *buf, size_t size)
     return last / first;
 }
 
-/* ---- names
- * ---------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 enum { BATCH_MAX = 1000 };
 
@@ -129,8 +128,7 @@ void bench_names_file(const struct bench_env *env)
                   "file:", env->quick ? quick : full, false);
 }
 
-/* ---- waiters
- * -------------------------------------------------------------------------------------- */
+/* ---- waiters --------------------------------------------------------------------------------- */
 
 /* A lock with a queue of constant length: whoever gets it is replaced at the end. */
 struct queue {

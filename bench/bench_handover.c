@@ -11,8 +11,7 @@
 #include "bench.h"
 #include "holdfast.h"
 
-/* ---- release to the next waiter
- * ------------------------------------------------------------------ */
+/* ---- release to the next waiter -------------------------------------------------------------- */
 
 enum { BLOCK = 50, QUEUED_US = 1000, PAUSE_US = 50 };
 
@@ -108,8 +107,7 @@ void bench_handover(const struct bench_env *env)
                     &ns[OURS_SQLITE], &ns[FLOCK]);
 }
 
-/* ---- takeover after kill -9
- * ---------------------------------------------------------------------- */
+/* ---- takeover after kill -9 ------------------------------------------------------------------ */
 
 /* Wait until the store says so; a store that never does is a failure. */
 static void await(struct hf *hf, enum hf_lock_state state, uint32_t waiters)

@@ -95,8 +95,7 @@ enum hf_code {
 #undef X
 };
 
-/* What a code (or its negative) is called, what it means, and the exit code a program should use.
- */
+/* What a code (or its negative) is called and means, and the exit code a program should use. */
 HF_API const char *hf_code_name(int code);
 HF_API const char *hf_code_meaning(int code);
 HF_API int hf_code_exit(int code);
@@ -213,7 +212,7 @@ HF_API const char *hf_url(const struct hf *hf);
 /* Start from HF_ACQUIRE_INIT and set what differs. */
 struct hf_acquire_options {
     size_t size;       /* sizeof(struct hf_acquire_options): lets the library grow */
-    int64_t ttl_ms;    /* 0: the default of 60 s */
+    int64_t ttl_ms;    /* 0: HF_TTL_DEFAULT_MS */
     int64_t wait_ms;   /* 0: do not wait; HF_FOREVER; else at most so long */
     const char *owner; /* NULL: host/pid */
     const char *note;
@@ -348,8 +347,7 @@ struct hf_totals {
 };
 HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 
-/* Create or migrate the store's schema. With `bump_epoch` raise every later fence past lost ones.
- */
+/* Create or migrate the store's schema. `bump_epoch`: raise every later fence past lost ones. */
 HF_API int hf_init(struct hf *hf, bool bump_epoch, struct hf_error *err);
 
 /* The schema as text, for those who must hand it to somebody; NULL where there is none. */

@@ -17,6 +17,11 @@ import uuid
 
 import pytest
 
+# Whoever runs the tests in the background may ignore signals; what they start must not inherit that.
+for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("HOLDFAST_BUILD", os.path.join(ROOT, "build"))
 

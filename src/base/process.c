@@ -44,6 +44,13 @@ bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret)
     return true;
 }
 
+void hf_process_describe(int32_t pid, char *ret, size_t size)
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(ret, size, "%s/%d", host, pid);
+}
+
 /* ---- this process --------------------------------------------------------------------------- */
 
 /*
@@ -123,7 +130,7 @@ static bool has_ended(int32_t pid)
     return ended;
 }
 
-enum hf_alive hf_process_alive(const struct hf_process *p)
+static enum hf_alive alive(const struct hf_process *p)
 {
     if (kill(p->pid, 0) < 0 && errno == ESRCH)
         return HF_DEAD;
@@ -146,7 +153,7 @@ enum hf_alive hf_processes_alive(const struct hf_processes *all)
         return HF_ALIVE_UNKNOWN;
     enum hf_alive best = HF_DEAD;
     for (uint32_t i = 0; i < all->n; i++) {
-        enum hf_alive one = hf_process_alive(&all->of[i]);
+        enum hf_alive one = alive(&all->of[i]);
         if (one == HF_ALIVE)
             return HF_ALIVE;
         if (one == HF_ALIVE_UNKNOWN)
@@ -164,7 +171,7 @@ void hf_processes_watch(const struct hf_processes *all, int ret_fds[HF_BOUND_MAX
     for (uint32_t i = 0; i < all->n && i < HF_BOUND_MAX; i++) {
         int fd = pidfd_open(all->of[i].pid, 0);
         /* Look again now that the pid can't be reused behind our back. */
-        if (fd >= 0 && hf_process_alive(&all->of[i]) != HF_ALIVE) {
+        if (fd >= 0 && alive(&all->of[i]) != HF_ALIVE) {
             close(fd);
             fd = -1;
         }

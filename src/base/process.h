@@ -20,6 +20,9 @@ struct hf_processes {
     char boot[HF_UUID_LEN + 1];
 };
 
+/* "web1/4121": how people are told of a process that has no other name. */
+void hf_process_describe(int32_t pid, char *ret, size_t size);
+
 /* What /proc says of a process now; start times are the machine's, as in struct hf_process. */
 struct hf_process_stat {
     char state; /* R, S, D, T, Z, ... */
@@ -28,12 +31,9 @@ struct hf_process_stat {
 };
 bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret);
 
-/* Describe local processes by their pids; fails where one does not exist. The boot is always set.
- */
+/* Describe local processes by their pids; fails where one does not exist. Always sets the boot. */
 int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
                           struct hf_error *err);
-
-enum hf_alive hf_process_alive(const struct hf_process *p);
 
 /* Alive while any is; unknown where none is bound, or in another pid namespace or boot. */
 enum hf_alive hf_processes_alive(const struct hf_processes *all);

@@ -171,11 +171,7 @@ int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((for
  */
 int cli_fail(const struct cli *cli, const struct hf_error *err);
 
-/* The exit code for a library code, -E taken into account. */
-int cli_exit_code(const struct cli *cli, int code);
-
-/* Open the store once; later calls answer the same handle. 0, or the exit code after complaining.
- */
+/* Open the store; later calls answer the same handle. 0, or the exit code after complaining. */
 int cli_open(struct cli *cli, struct hf **ret);
 
 /* Flush stdout: 0, or CLI_EXIT_OUTPUT after complaining. */

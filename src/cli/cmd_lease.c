@@ -5,18 +5,11 @@
 
 #include "announce.h"
 #include "cli.h"
+#include "process.h"
 #include "text.h"
 #include "wire.h"
 
 /* ---- acquire -------------------------------------------------------------------------------- */
-
-/* Who asked: the process given by --pid, else our parent, since we are about to end. */
-static void describe_asker(const struct cli *cli, char *ret, size_t size)
-{
-    char host[64] = "";
-    gethostname(host, sizeof host - 1);
-    snprintf(ret, size, "%s/%lld", host, (long long)(cli->opts.pid ? cli->opts.pid : getppid()));
-}
 
 /* A signal while waiting leaves the queue first, and then ends us as it should. */
 static int acquire(struct cli *cli, struct hf *hf, const char *name, struct hf_lease *ret,
@@ -25,7 +18,8 @@ static int acquire(struct cli *cli, struct hf *hf, const char *name, struct hf_l
     const struct cli_options *opts = &cli->opts;
     struct hf_acquire_options how = HF_ACQUIRE_INIT;
     char asker[HF_OWNER_MAX + 1];
-    describe_asker(cli, asker, sizeof asker);
+    /* The process given by --pid, else our parent, since we are about to end. */
+    hf_process_describe(opts->pid ? (int32_t)opts->pid : getppid(), asker, sizeof asker);
     how.ttl_ms = opts->ttl_ms;
     how.wait_ms = opts->wait_ms;
     how.owner = opts->owner ? opts->owner : asker;
@@ -88,15 +82,11 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 {
     const char *name = operand_or_env(argc, argv, 0, "HOLDFAST_NAME");
     const char *second = operand_or_env(argc, argv, 1, variable);
-    if (argc == 1) {
-        cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
-        return CLI_EXIT_USAGE;
-    }
-    if (!name || !second) {
-        cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set", cli->command->name,
-                  what, variable);
-        return CLI_EXIT_USAGE;
-    }
+    if (argc == 1)
+        return cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
+    if (!name || !second)
+        return cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set",
+                         cli->command->name, what, variable);
     *ret_name = name;
     *ret_what = second;
     return 0;
@@ -105,7 +95,7 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 /* The lease as far as its holder knows it; from the environment its fence is known too. */
 static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_lease *ret)
 {
-    const char *name, *token, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
+    const char *name = NULL, *token = NULL, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
     struct hf_lease lease = {0};
     struct hf_error err;
     int code = name_and(cli, argc, argv, "TOKEN", "HOLDFAST_TOKEN", &name, &token);
@@ -206,7 +196,7 @@ int cmd_release(struct cli *cli, int argc, char **argv)
 
 int cmd_guard(struct cli *cli, int argc, char **argv)
 {
-    const char *name, *text;
+    const char *name = NULL, *text = NULL;
     int64_t fence = 0;
     struct hf *hf;
     struct hf_error err;

@@ -1,5 +1,6 @@
 /* Who holds what: status, list. */
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "text.h"
@@ -112,6 +113,15 @@ static int list_one(void *arg, const struct hf_status *status)
     return listing->code || ferror(stdout);
 }
 
+/* For people only: scripts count lines. */
+static void say_nothing_listed(const struct cli *cli)
+{
+    if (!isatty(STDOUT_FILENO) || cli->opts.quiet)
+        return;
+    cli_say(CLI_FAINT,
+            cli->opts.filter == HF_LIST_ALL ? "no locks" : "no locks; --all shows free ones too");
+}
+
 int cmd_list(struct cli *cli, int argc, char **argv)
 {
     (void)argc, (void)argv;
@@ -125,5 +135,9 @@ int cmd_list(struct cli *cli, int argc, char **argv)
     int r = hf_list(hf, (enum hf_list_filter)cli->opts.filter, cli->opts.prefix, list_one, &listing,
                     &err);
     cli_table_end(&listing.table);
-    return r < 0 ? cli_fail(cli, &err) : listing.code;
+    if (r < 0)
+        return cli_fail(cli, &err);
+    if (!listing.json && !listing.table.headed)
+        say_nothing_listed(cli);
+    return listing.code;
 }

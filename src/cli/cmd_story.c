@@ -85,7 +85,7 @@ static void say_now(const struct hf_status *s)
     if (s->waiters)
         cli_say(CLI_PLAIN, "     %u waiting for it", s->waiters);
     if (s->state == HF_STATE_FREE)
-        cli_say(CLI_PLAIN, "Next: take it with holdfast run %s COMMAND", quoted);
+        cli_say(CLI_PLAIN, "Next: take it with holdfast run %s -- COMMAND", quoted);
     else if (s->state == HF_STATE_STALE)
         cli_say(CLI_PLAIN, "Next: nothing needs doing, the next to ask takes it over; or free it "
                            "now with holdfast sweep");

@@ -42,12 +42,15 @@ void cli_help_overview(FILE *out)
         out);
 }
 
-/* Has the command options of its own? */
-static bool has_options(unsigned command_bit)
+/* Has the command options of its own; with `arg`, some whose value is called so? */
+static bool has_options(unsigned command_bit, const char *arg)
 {
-    for (size_t i = 0; i < cli_n_options; i++)
-        if (cli_option_table[i].commands & command_bit && cli_option_table[i].commands != CLI_ALL)
+    for (size_t i = 0; i < cli_n_options; i++) {
+        const struct cli_option *o = &cli_option_table[i];
+        if (o->commands & command_bit && o->commands != CLI_ALL &&
+            (!arg || (o->arg && strcmp(o->arg, arg) == 0)))
             return true;
+    }
     return false;
 }
 
@@ -63,15 +66,16 @@ void cli_help_command(FILE *out, const struct cli_command *command)
     fprintf(out, "\n%s.\n", command->summary);
     if (command->details)
         fprintf(out, "%s\n", command->details);
-    if (has_options(command->bit)) {
+    if (has_options(command->bit, NULL)) {
         fputs("\nOptions:\n", out);
         print_options(out, command->bit, false);
     }
     fputs("\nOptions of every command:\n", out);
     print_options(out, command->bit, true);
-    fputs("\nD is a time such as 500ms, 30s, 5m, 1h, 2d; a bare number is seconds.\n", out);
+    if (has_options(command->bit, "D"))
+        fputs("\nD is a time such as 500ms, 30s, 5m, 1h, 2d; a bare number is seconds.\n", out);
     if (command->bit != CLI_HELP)
-        fprintf(out, "man holdfast-%s tells more.\n", command->name);
+        fprintf(out, "\nman holdfast-%s tells more.\n", command->name);
 }
 
 int cmd_help(struct cli *cli, int argc, char **argv)

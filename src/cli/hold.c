@@ -252,6 +252,25 @@ static int hold_prepared(struct holding *h)
     return code;
 }
 
+/*
+ * A shell ends its loop or script at Ctrl-C only if that is what its child died of; $? is the same.
+ * Without a shell around us the exit code says it.
+ */
+static void die_of_interrupt(struct holding *h)
+{
+    struct sigaction action;
+    sigset_t set;
+    if (!h->run->has_terminal || getsid(0) == getpid() || sigaction(SIGINT, NULL, &action) < 0 ||
+        action.sa_handler != SIG_DFL)
+        return;
+    hf_close(h->cli->hf);
+    h->cli->hf = NULL;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    raise(SIGINT);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 int cli_hold(struct cli *cli, const struct cli_hold *hold)
 {
     struct hf_command command = {.argv = hold->argv,
@@ -264,5 +283,7 @@ int cli_hold(struct cli *cli, const struct cli_hold *hold)
     struct holding h = {.cli = cli, .hold = hold, .run = &run};
     int code = hf_run_prepare(&run, &command, &err) < 0 ? cli_fail(cli, &err) : hold_prepared(&h);
     hf_run_clear(&run);
+    if (code == EXIT_SIGNAL + SIGINT)
+        die_of_interrupt(&h);
     return code;
 }

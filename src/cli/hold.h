@@ -13,8 +13,10 @@ struct cli_hold {
     int out_fd;
     int tap_fd; /* as in struct hf_run; -1: none */
     int (*tap)(struct hf_run *run, void *arg);
-    /* Called when the lease is held, before the command is started; and when it has succeeded and
-     * nothing of it is left, before the release. Both answer the exit code, 0 to go on. NULL: none. */
+    /*
+     * Called when the lease is held, before the command is started; and when it has succeeded and
+     * nothing of it is left, before the release. Both answer the exit code, 0 to go on. NULL: none.
+     */
     int (*begin)(void *arg);
     int (*commit)(void *arg, struct hf *hf, const struct hf_lease *lease);
     int *tap_failed; /* the exit code after a tap that answered -1 */

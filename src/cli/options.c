@@ -23,7 +23,7 @@ const struct cli_option cli_option_table[] = {
      "wait up to D for the lock; plain --wait: for ever"},
     {'n', "nonblock", NULL, TAKES, CLI_SET, AT(wait_ms), 0, 0, "do not wait"},
     {0, "ttl", "D", TAKES | CLI_EXTEND, CLI_DURATION, AT(ttl_ms), HF_TTL_MIN_MS, HF_TTL_MAX_MS,
-     "how long the lease lasts unless renewed"},
+     "how long the lease lasts unless renewed (60s; extend: as long as before)"},
     {0, "grace", "D", WRAPS, CLI_DURATION, AT(grace_ms), 0, EVER,
      "time between SIGTERM and SIGKILL when COMMAND must stop (10s, at most ttl/3)"},
     {'E', "conflict-exit-code", "N", TAKES, CLI_INT, AT(conflict_exit_code), 0, 255,
@@ -70,7 +70,7 @@ const struct cli_option cli_option_table[] = {
      "sqlite:PATH or file:DIR ($HOLDFAST_STORE, else this user's sqlite store)"},
     {0, "json", NULL, CLI_ALL, CLI_FLAG, AT(json), 0, 0, "print JSON: one object per line"},
     {'q', "quiet", NULL, CLI_ALL, CLI_FLAG, AT(quiet), 0, 0,
-     "print only what was asked for, and errors"},
+     "print only what was asked for, and errors; not that a lock is held"},
     {'h', "help", NULL, CLI_ALL, CLI_FLAG, AT(help), 0, 0, "show this help"},
     {0, "version", NULL, CLI_ALL, CLI_FLAG, AT(version), 0, 0, "show the version"},
 };
@@ -309,6 +309,13 @@ static int take_command(struct cli *cli, const char *word)
     return 0;
 }
 
+/* Nearly always an option in the wrong place; a command whose name begins so can follow "--". */
+static int misplaced_option(const struct cli *cli, const struct words *w)
+{
+    return cli_usage(cli, "options of %s end at '%s': put %s before it (or -- before a command)",
+                     cli->command->name, w->argv[w->n_operands - 1], w->argv[w->at]);
+}
+
 /* What follows NAME or FILE: -c STRING, or COMMAND with its arguments, untouched. */
 static int take_tail(struct cli *cli, struct words *w)
 {
@@ -320,6 +327,8 @@ static int take_tail(struct cli *cli, struct words *w)
             return code;
     } else if (w->at < w->argc && strcmp(w->argv[w->at], "--") == 0)
         w->at++;
+    else if (w->at < w->argc && w->argv[w->at][0] == '-' && w->argv[w->at][1])
+        return misplaced_option(cli, w);
     while (w->at < w->argc)
         w->argv[w->n_operands++] = w->argv[w->at++];
     return 0;
@@ -344,12 +353,22 @@ static int take_word(struct cli *cli, struct words *w)
 
 /* ---- the whole ------------------------------------------------------------------------------ */
 
+/* Say what is needed: the synopsis without the options that lead it. */
+static int too_few_words(const struct cli *cli)
+{
+    const char *needed = cli->command->synopsis;
+    while (*needed == '[') {
+        needed += strcspn(needed, "]");
+        needed += strspn(needed, "] ");
+    }
+    return cli_usage(cli, "%s needs %.*s", cli->command->name, (int)strcspn(needed, "\n"), needed);
+}
+
 static int check_operands(const struct cli *cli, const struct words *w)
 {
     const struct cli_command *c = cli->command;
     if (w->n_operands < c->min_operands)
-        return cli_usage(cli, "%s needs %.*s", c->name, (int)strcspn(c->synopsis, "\n"),
-                         c->synopsis);
+        return too_few_words(cli);
     if (c->max_operands >= 0 && w->n_operands > c->max_operands)
         return cli_usage(cli, "%s: one word too many: '%s'", c->name, w->argv[c->max_operands]);
     if (!c->wraps_command)

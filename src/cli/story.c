@@ -13,7 +13,7 @@ static const char *const templates[HF_EV_COUNT] = {
     [HF_EV_ACQUIRED] = "%o acquired it (fence %f)[, %d]",
     [HF_EV_RELEASED] = "%o released it (fence %f)[, %d][: %r]",
     [HF_EV_EXTENDED] = "%o still holds it (fence %f)",
-    [HF_EV_DENIED] = "%o was denied[: %d]",
+    [HF_EV_DENIED] = "%o %r[: %d]",
     [HF_EV_EXPIRED] = "the lease of %o (fence %f) ended[ because %r][: %d]",
     [HF_EV_TAKEN_OVER] = "%o took over[ %d][, because %r] (now fence %f)",
     [HF_EV_FORCED] = "the lease of %o (fence %f) was freed by force[ %d][: %r]",
@@ -24,12 +24,13 @@ static const char *const templates[HF_EV_COUNT] = {
     [HF_EV_DUPLICATE] = "%o asked again for what was begun[: %r][ (%d)][, execution %x]",
 };
 
-/* Reasons that are codes; others are sentences already. */
+/* Reasons that are codes; others are words already. */
 static const struct {
     const char *code, *text;
 } reasons[] = {{"expired", "its ttl ran out"},
                {"holder-died", "the holder died"},
-               {"rebooted", "the machine was rebooted"}};
+               {"rebooted", "the machine was rebooted"},
+               {"held", "was denied"}};
 
 static const char *reason_text(const char *reason)
 {

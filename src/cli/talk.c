@@ -1,5 +1,4 @@
-/* What every command says in the same way: errors, results, and that stdout could not be written.
- */
+/* What every command says in the same way: errors, results, that stdout could not be written. */
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -47,7 +46,8 @@ int cli_usage(const struct cli *cli, const char *format, ...)
     return CLI_EXIT_USAGE;
 }
 
-int cli_exit_code(const struct cli *cli, int code)
+/* The exit code for a library code, -E taken into account. */
+static int exit_code_of(const struct cli *cli, int code)
 {
     int exit_code = hf_code_exit(code);
     return exit_code == CLI_EXIT_HELD ? (int)cli->opts.conflict_exit_code : exit_code;
@@ -75,7 +75,7 @@ int cli_fail(const struct cli *cli, const struct hf_error *err)
     hint_for(cli, err->code, hint, sizeof hint);
     if (!cli->opts.quiet || hf_code_exit(err->code) != CLI_EXIT_HELD)
         cli_complain("%s%s", err->message, hint);
-    return cli_exit_code(cli, err->code);
+    return exit_code_of(cli, err->code);
 }
 
 int cli_open(struct cli *cli, struct hf **ret)

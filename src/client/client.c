@@ -51,6 +51,19 @@ int hf_check_handle(const struct hf *hf, struct hf_error *err)
                    (int)hf->pid);
 }
 
+int hf_take_options(const void *opts, void *ret, size_t size, const char *init,
+                    struct hf_error *err)
+{
+    size_t known = 0;
+    if (!opts)
+        return 0;
+    memcpy(&known, opts, sizeof known);
+    if (known < sizeof known || known > size)
+        return hf_fail(err, HF_INVALID, "the options must start from %s", init);
+    memcpy(ret, opts, known);
+    return 0;
+}
+
 int64_t hf_deadline_ms(int64_t sent_ms, int64_t ttl_ms)
 {
     int64_t margin_ms = ttl_ms / 50 + 5;
@@ -257,13 +270,13 @@ int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_st
 int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event_fn fn, void *arg,
               struct hf_error *err)
 {
-    static const struct hf_event_query everything = HF_EVENT_QUERY_INIT;
+    struct hf_event_query q = HF_EVENT_QUERY_INIT;
     int r = hf_check_handle(hf, err);
-    if (r >= 0 && query && query->name)
-        r = hf_check_name(query->name, err);
-    if (r < 0)
-        return r;
-    return hf->store->ops->events(hf->store, query ? query : &everything, fn, arg, err);
+    if (r >= 0)
+        r = hf_take_options(query, &q, sizeof q, "HF_EVENT_QUERY_INIT", err);
+    if (r >= 0 && q.name)
+        r = hf_check_name(q.name, err);
+    return r < 0 ? r : hf->store->ops->events(hf->store, &q, fn, arg, err);
 }
 
 /* ---- housekeeping --------------------------------------------------------------------------- */

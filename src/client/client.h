@@ -18,6 +18,13 @@ struct hf {
 int hf_check_handle(const struct hf *hf, struct hf_error *err);
 
 /*
+ * The caller's struct, which begins with its size, as far as the caller knew it when it was
+ * compiled; `ret` has the defaults of the rest, and of everything where `opts` is NULL.
+ */
+int hf_take_options(const void *opts, void *ret, size_t size, const char *init,
+                    struct hf_error *err);
+
+/*
  * One request, whose answer's refusal becomes the return value and `err`. An unknown outcome is
  * resolved by asking again with the same token. `ret_sent_ms` (may be NULL): the boot clock when
  * the request that was answered had been sent.

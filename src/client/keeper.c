@@ -162,7 +162,7 @@ static void *keep_renewing(void *arg)
 {
     struct hf *hf = arg;
     struct hf_keeping *all = hf->keeping;
-    struct batch *b = malloc(sizeof *b);
+    struct batch *b = calloc(1, sizeof *b);
     pthread_mutex_lock(&all->lock);
     while (b && !all->closing) {
         int64_t next_ms = collect_due(all, b);
@@ -281,18 +281,18 @@ static int join_keeping(struct hf *hf, struct hf_keeper *k, struct hf_error *err
 int hf_keep(struct hf *hf, const struct hf_lease *lease, const struct hf_keep_options *opts,
             struct hf_keeper **ret, struct hf_error *err)
 {
+    struct hf_keep_options o = HF_KEEP_INIT;
     int r = hf_check_handle(hf, err);
+    if (r >= 0)
+        r = hf_take_options(opts, &o, sizeof o, "HF_KEEP_INIT", err);
     if (r < 0)
         return r;
-    if (opts && (opts->size == 0 || opts->size > sizeof *opts))
-        return hf_fail(err, HF_INVALID, "keep options must start from HF_KEEP_INIT");
     struct hf_keeper *k = calloc(1, sizeof *k);
     if (!k)
         return hf_fail(err, HF_NOMEM, "out of memory");
     k->hf = hf;
     k->lease = *lease;
-    if (opts)
-        memcpy(&k->opts, opts, opts->size);
+    k->opts = o;
     /* A third of the ttl after the last confirmed request, which set the deadline. */
     k->renew_ms = lease->deadline_ms - lease->ttl_ms * 2 / 3;
     r = open_keeper(k, err);

@@ -38,13 +38,6 @@ struct hf_wait {
 
 /* ---- the request ---------------------------------------------------------------------------- */
 
-static void default_owner(char *ret, size_t size, const struct hf_acquire_options *o)
-{
-    char host[64] = "";
-    gethostname(host, sizeof host - 1);
-    snprintf(ret, size, "%s/%d", host, o->n_bound ? (int)o->bound[o->n_bound - 1] : (int)getpid());
-}
-
 static void new_token(struct hf_wait *w)
 {
     hf_token(w->token);
@@ -79,7 +72,8 @@ static int make_request(struct hf_wait *w, const char *name, const struct hf_acq
         return hf_fail(err, HF_INVALID, "a lease can be bound to at most %d processes",
                        HF_BOUND_MAX);
     if (!o->owner)
-        default_owner(w->owner, sizeof w->owner, o);
+        hf_process_describe(o->n_bound ? o->bound[o->n_bound - 1] : getpid(), w->owner,
+                            sizeof w->owner);
     w->own_token = !o->token;
     if (w->own_token)
         hf_token(w->token);
@@ -262,28 +256,15 @@ static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error 
     return r;
 }
 
-/* The caller's options, as far as it knew them when it was compiled. */
-static int take_options(const struct hf_acquire_options *opts, struct hf_acquire_options *ret,
-                        struct hf_error *err)
-{
-    *ret = (struct hf_acquire_options)HF_ACQUIRE_INIT;
-    if (!opts)
-        return 0;
-    if (opts->size == 0 || opts->size > sizeof *ret)
-        return hf_fail(err, HF_INVALID, "acquire options must start from HF_ACQUIRE_INIT");
-    memcpy(ret, opts, opts->size);
-    return 0;
-}
-
 /* ---- the public forms ----------------------------------------------------------------------- */
 
 int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                   struct hf_wait **ret, struct hf_error *err)
 {
-    struct hf_acquire_options o;
+    struct hf_acquire_options o = HF_ACQUIRE_INIT;
     int r = hf_check_handle(hf, err);
     if (r >= 0)
-        r = take_options(opts, &o, err);
+        r = hf_take_options(opts, &o, sizeof o, "HF_ACQUIRE_INIT", err);
     if (r < 0)
         return r;
     struct hf_wait *w = calloc(1, sizeof *w);
@@ -292,7 +273,8 @@ int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_optio
     w->hf = hf;
     w->epoll_fd = w->timer_fd = w->wake_fd = w->ahead_fds[0] = w->ahead_fds[1] = -1;
     w->cancel_fd = o.cancel_fd;
-    if (o.wait_ms < 0 || __builtin_add_overflow(hf_clock_boot_ms(), o.wait_ms, &w->until_ms))
+    w->until_ms = INT64_MAX;
+    if (o.wait_ms >= 0 && __builtin_add_overflow(hf_clock_boot_ms(), o.wait_ms, &w->until_ms))
         w->until_ms = INT64_MAX;
     r = make_request(w, name ? name : "", &o, err);
     if (r < 0) {

@@ -14,28 +14,6 @@ static void copy_text(char *to, size_t size, const char *from)
     to[n] = '\0';
 }
 
-const char *hf_stale_reason_name(enum hf_stale_reason reason)
-{
-    static const char *const names[] = {"", "expired", "holder-died", "rebooted"};
-    return names[reason];
-}
-
-const char *hf_event_kind_name(enum hf_event_kind kind)
-{
-    static const char *const names[] = {
-#define X(name, text) text,
-        HF_EVENT_MAP(X)
-#undef X
-    };
-    return names[kind];
-}
-
-const char *hf_lock_state_name(enum hf_lock_state state)
-{
-    static const char *const names[] = {"free", "held", "stale"};
-    return names[state];
-}
-
 bool hf_op_is_read(enum hf_op op) { return op == HF_OP_STATUS || op == HF_OP_GUARD; }
 
 bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b)
@@ -74,11 +52,11 @@ static struct hf_event *tell(struct hf_effects *fx, const struct hf_world *world
     return e;
 }
 
-static void remember_ended(struct hf_record *rec, enum hf_end how)
+void hf_remember_ended(struct hf_record *rec, const struct hf_lock_id *id, enum hf_end how)
 {
     uint32_t keep = rec->n_ended < HF_ENDED_MAX ? rec->n_ended : HF_ENDED_MAX - 1;
     memmove(&rec->ended[1], &rec->ended[0], keep * sizeof rec->ended[0]);
-    rec->ended[0] = (struct hf_ended){.id = rec->grant.id, .how = (uint8_t)how};
+    rec->ended[0] = (struct hf_ended){.id = *id, .how = (uint8_t)how};
     rec->n_ended = keep + 1;
 }
 
@@ -106,7 +84,7 @@ static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end 
         x->fence = g->fence;
         copy_text(x->reason, sizeof x->reason, reason);
     }
-    remember_ended(rec, how);
+    hf_remember_ended(rec, &g->id, how);
     if (g->offered) { /* nobody has announced the takeover that it came from: the next one does */
         fx->freed = g->took;
         fx->inherited = true;
@@ -366,13 +344,14 @@ static void note_denied(struct hf_record *rec, const char *owner, const char *re
              (long long)rec->grant.fence);
 }
 
-/* Refused to one who does not wait, or waits no longer. */
+/* Refuse one who does not wait, or waits no longer. */
 static void turn_away(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
-                      struct hf_effects *fx)
+                      struct hf_answer *answer, struct hf_effects *fx)
 {
     note_denied(rec, ask->req->owner, rec->has_self ? "gave up waiting" : "held", world, fx);
     if (rec->has_self)
         drop_waiter(rec, &ask->id, fx);
+    refuse(rec, HF_HELD, world, answer);
 }
 
 /* Whoever stands just ahead is whom the waiter looks after: it must not be one of the gone. */
@@ -386,10 +365,12 @@ static void drop_gone_ahead(struct hf_record *rec, const struct hf_world *world,
     answer->holder.waiters = rec->n_waiters;
 }
 
+/* Refuse one who waits: it joins the queue, or keeps its place there. */
 static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                     struct hf_answer *answer, struct hf_effects *fx)
 {
     const struct hf_request *req = ask->req;
+    refuse(rec, HF_HELD, world, answer);
     answer->queued = true;
     struct hf_waiter *w = &rec->self;
     if (!rec->has_self) {
@@ -457,13 +438,10 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
         return;
     }
     if (!mine && rec->grant.held) {
-        if (!req->wait_ms && rec->has_self) /* waits no longer: it leaves the queue */
-            drop_waiter(rec, &ask->id, fx);
-        refuse(rec, HF_HELD, world, answer);
         if (req->wait_ms)
             enqueue(rec, ask, world, answer, fx);
         else
-            turn_away(rec, ask, world, fx);
+            turn_away(rec, ask, world, answer, fx);
         return;
     }
     if (mine)
@@ -546,6 +524,8 @@ static void step_force(struct hf_record *rec, const struct hf_ask *ask,
                        const struct hf_world *world, struct hf_answer *answer,
                        struct hf_effects *fx)
 {
+    if (fx->freed.reason != HF_STALE_NOT && fx->freed.fence == ask->req->fence)
+        return; /* it was stale, and settling has freed it just now */
     if (!rec->grant.held || rec->grant.fence != ask->req->fence) {
         refuse(rec, HF_FENCE_STALE, world, answer);
         return;

@@ -93,8 +93,7 @@ struct hf_record {
     int64_t denied_ms; /* the window of "denied" events, and how many it has */
     uint32_t n_denied;
     struct hf_counts counts;
-    /* The queue: its head in order, the asker's own entry wherever it stands, and how many in all.
-     */
+    /* The queue: its head in order, the asker's own entry wherever it stands, how many in all. */
     struct hf_waiter head[HF_WINDOW];
     uint32_t n_head;
     struct hf_waiter self;
@@ -107,8 +106,7 @@ struct hf_world {
     int64_t now_ms;  /* the store's clock */
     int64_t wall_ms; /* for people */
     void *ctx;
-    /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT also in doubt (`ret_alive`).
-     */
+    /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT also in doubt. */
     enum hf_stale_reason (*dead)(void *ctx, const struct hf_processes *bound,
                                  enum hf_alive *ret_alive);
     /* The next fence, above every earlier one of this name; negative: the code of a failure. */
@@ -175,6 +173,9 @@ void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
 
 /* May requests of this kind be answered without changing anything? */
 bool hf_op_is_read(enum hf_op op);
+
+/* From now on this token is refused: how its lease ended. The oldest one is forgotten. */
+void hf_remember_ended(struct hf_record *rec, const struct hf_lock_id *id, enum hf_end how);
 
 /* a before b in the queue */
 bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b);

@@ -145,6 +145,13 @@ void hf_format_span(int64_t ms, char ret[HF_SPAN_MAX])
 
 /* ---- times ---------------------------------------------------------------------------------- */
 
+static char *put_digits(char *to, int value, int n)
+{
+    for (int i = n - 1; i >= 0; i--, value /= 10)
+        to[i] = (char)('0' + value % 10);
+    return to + n;
+}
+
 void hf_format_time(int64_t at_ms, char ret[HF_TIME_LEN + 1])
 {
     int64_t ms = at_ms % 1000;
@@ -152,11 +159,23 @@ void hf_format_time(int64_t at_ms, char ret[HF_TIME_LEN + 1])
         ms += 1000;
     time_t seconds = (time_t)((at_ms - ms) / 1000);
     struct tm tm;
-    char text[64];
     gmtime_r(&seconds, &tm);
-    snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", tm.tm_year + 1900,
-             tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)ms);
-    snprintf(ret, HF_TIME_LEN + 1, "%.*s", HF_TIME_LEN, text);
+    const struct {
+        int value, digits;
+        char then;
+    } parts[] = {{tm.tm_year + 1900, 4, '-'},
+                 {tm.tm_mon + 1, 2, '-'},
+                 {tm.tm_mday, 2, 'T'},
+                 {tm.tm_hour, 2, ':'},
+                 {tm.tm_min, 2, ':'},
+                 {tm.tm_sec, 2, '.'},
+                 {(int)ms, 3, 'Z'}};
+    char *at = ret;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        at = put_digits(at, parts[i].value, parts[i].digits);
+        *at++ = parts[i].then;
+    }
+    *at = '\0';
 }
 
 /* Exactly `n` digits at *s, within [least, most]; moves *s on. */
@@ -253,4 +272,28 @@ void hf_describe_status(const struct hf_status *status, char *ret, size_t size)
              status->owner[0] ? status->owner : "somebody",
              status->alive == HF_ALIVE_UNKNOWN ? "" : life[status->alive], span,
              (long long)status->fence);
+}
+
+/* ---- what things are called ----------------------------------------------------------------- */
+
+const char *hf_stale_reason_name(enum hf_stale_reason reason)
+{
+    static const char *const names[] = {"", "expired", "holder-died", "rebooted"};
+    return names[reason];
+}
+
+const char *hf_event_kind_name(enum hf_event_kind kind)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        HF_EVENT_MAP(X)
+#undef X
+    };
+    return names[kind];
+}
+
+const char *hf_lock_state_name(enum hf_lock_state state)
+{
+    static const char *const names[] = {"free", "held", "stale"};
+    return names[state];
 }

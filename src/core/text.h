@@ -1,5 +1,4 @@
-/* What people type, parsed strictly; what they read, formatted once. Parsers say what they
- * expected. */
+/* What people type, parsed strictly, with what was expected; what they read, formatted once. */
 #ifndef HF_CORE_TEXT_H
 #define HF_CORE_TEXT_H
 
@@ -19,8 +18,7 @@ int hf_check_ttl(int64_t ttl_ms, struct hf_error *err);
 
 enum { HF_TIME_LEN = 24, HF_SPAN_MAX = 32 };
 
-/* RFC 3339, UTC, milliseconds: 2026-11-15T20:30:00.000Z. Parsing accepts any offset and fraction.
- */
+/* RFC 3339, UTC, milliseconds: 2026-11-15T20:30:00.000Z. Any offset and fraction is understood. */
 void hf_format_time(int64_t at_ms, char ret[HF_TIME_LEN + 1]);
 int hf_parse_time(const char *text, int64_t *ret_at_ms, struct hf_error *err);
 

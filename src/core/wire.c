@@ -57,8 +57,7 @@ static const struct hf_wire_field event_fields[] = {
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Bytes that may stand in a JSON string as they are: all but quotes, backslash, control and
- * non-ASCII. */
+/* How many bytes may stand in a JSON string as they are: no quote, backslash, control, non-ASCII. */
 static size_t plain_run(const char *text, size_t n)
 {
     size_t i = 0;
@@ -117,11 +116,18 @@ static void write_text(struct hf_buf *out, const char *text)
     hf_wire_string(out, text, strlen(text));
 }
 
+/* By hand: lock files and events are written with every grant, and printf is most of their cost. */
 static void write_int(struct hf_buf *out, int64_t value)
 {
     char digits[24];
-    int n = snprintf(digits, sizeof digits, "%lld", (long long)value);
-    hf_buf_add(out, digits, (size_t)n);
+    size_t at = sizeof digits;
+    uint64_t left = value < 0 ? -(uint64_t)value : (uint64_t)value;
+    do
+        digits[--at] = (char)('0' + left % 10);
+    while (left /= 10);
+    if (value < 0)
+        digits[--at] = '-';
+    hf_buf_add(out, digits + at, sizeof digits - at);
 }
 
 static void write_time(struct hf_buf *out, int64_t at_ms)

@@ -20,6 +20,10 @@ void hf_link_tell(int link, const struct hf_note *note, const void *data, size_t
         continue;
 }
 
+/*
+ * ECONNRESET tells once that the other side died with notes of ours unread; what it said before can
+ * still be read.
+ */
 int hf_link_hear(int link, struct hf_note *ret, void *data, size_t size, size_t *ret_n)
 {
     struct iovec parts[] = {
@@ -30,7 +34,7 @@ int hf_link_hear(int link, struct hf_note *ret, void *data, size_t size, size_t 
     ssize_t n;
     do
         n = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    while (n < 0 && errno == EINTR);
+    while (n < 0 && (errno == EINTR || errno == ECONNRESET));
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
     if (n < (ssize_t)sizeof *ret)

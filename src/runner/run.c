@@ -156,7 +156,8 @@ static void continued(struct hf_run *run, const struct signalfd_siginfo *info)
 static void pass_on(struct hf_run *run, const struct signalfd_siginfo *info)
 {
     int number = (int)info->ssi_signo;
-    bool from_terminal = info->ssi_code == SI_KERNEL;
+    /* A hangup is told to the leader of the session alone, which we may be. */
+    bool from_terminal = info->ssi_code == SI_KERNEL && number != SIGHUP;
     if (number == SIGCONT) {
         continued(run, info);
         return;

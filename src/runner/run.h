@@ -27,8 +27,10 @@ struct hf_run {
     bool paused;    /* we stop, or have stopped, as the command did */
     bool told_lost; /* the guardian was told to kill ... */
     bool aborted;   /* ... because the tap failed */
-    /* What the command writes, where the caller wants it: called when `tap_fd` (non-blocking) can be
-     * read; -1 is its end. Answers 1: there may be more, 0: nothing for now, -1: end the command. */
+    /*
+     * What the command writes, where the caller wants it: called when `tap_fd` (non-blocking) can be
+     * read; -1 is its end. Answers 1: there may be more, 0: nothing for now, -1: end the command.
+     */
     int tap_fd;
     int (*tap)(struct hf_run *run, void *arg);
     void *tap_arg;

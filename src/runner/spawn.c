@@ -24,9 +24,8 @@ static int redirect(const struct hf_command *command)
 }
 
 /*
- * In the child of vfork, which borrows the guardian's memory: system calls and the stack only.
- * PDEATHSIG is a belt beside the guardian's braces: it reaches neither grandchildren nor a setuid
- * program.
+ * In the child. PDEATHSIG is a belt beside the guardian's braces: it reaches neither grandchildren
+ * nor a setuid program.
  */
 _Noreturn static void become(const struct hf_command *command, pid_t guardian, int link,
                              const struct sigaction *on_child)
@@ -48,7 +47,8 @@ _Noreturn static void become(const struct hf_command *command, pid_t guardian, i
 pid_t hf_spawn(const struct hf_command *command, int link, const struct sigaction *on_child)
 {
     pid_t guardian = getpid();
-    pid_t pid = vfork();
+    /* Not vfork: a child that the terminal stops before it has executed would block the guardian. */
+    pid_t pid = fork();
     if (pid == 0)
         become(command, guardian, link, on_child);
     return pid < 0 ? -errno : pid;

@@ -14,8 +14,10 @@ static void tell_renewed(void *arg, const struct hf_lease *lease)
     hf_link_tell(*(const int *)arg, &note, NULL, 0);
 }
 
-/* Renew until the line ends or the lease does. Where the store can't be opened nothing is said:
- * then the deadline ends the command. */
+/*
+ * Renew until the line ends or the lease does. Where the store can't be opened nothing is said: then
+ * the deadline ends the command.
+ */
 static void stand_in(const char *url, const struct hf_lease *lease, int link)
 {
     struct hf *hf;

@@ -146,8 +146,7 @@ static void freeze_member(const struct member *member)
         signal_member(member, SIGSTOP);
 }
 
-/* Find all that are meant; `freeze` stops each before its children are looked for: so it has no
- * more of them afterwards. */
+/* Find all that are meant. `freeze` stops each before its children are looked for: no more come. */
 static void find_family(const struct hf_tree *tree, bool freeze, struct family *family)
 {
     bool listed = add_children(family, tree->root);

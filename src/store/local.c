@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -11,7 +12,29 @@
 #include "clock.h"
 #include "error.h"
 
-/* ---- filesystems ---------------------------------------------------------------------------- */
+/* ---- directories and filesystems ------------------------------------------------------------ */
+
+int hf_local_make_directories(const char *path, struct hf_error *err)
+{
+    char part[PATH_MAX];
+    struct stat st;
+    size_t len = strlen(path);
+    if (stat(path, &st) == 0)
+        return 0;
+    if (len >= sizeof part)
+        return hf_fail(err, HF_INVALID, "the path %.60s... is too long", path);
+    for (size_t i = 1; i <= len; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (stat(part, &st) < 0 && mkdir(part, 0700) < 0 && errno != EEXIST)
+            return hf_fail_errno(err, HF_UNAVAILABLE, errno,
+                                 "can't make %s; create it, or name another place with --store",
+                                 part);
+    }
+    return 0;
+}
 
 static const struct {
     uint32_t magic;

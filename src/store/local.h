@@ -14,6 +14,9 @@
 /* Refuse what is not known to keep kernel locks and renames on this machine: NFS, 9p, FUSE, ... */
 int hf_local_check_filesystem(const char *path, struct hf_error *err);
 
+/* mkdir -p, for the owner only. */
+int hf_local_make_directories(const char *path, struct hf_error *err);
+
 /* The clock that local leases are judged by. */
 int64_t hf_local_now_ms(void);
 

@@ -112,8 +112,7 @@ static int prepare(struct work *w, const struct hf_request *req, struct hf_error
                         err);
 }
 
-/* Settle until a live waiter has it, or nobody is left; a long line of dead ones takes several
- * turns. */
+/* Until a live waiter has it, or nobody is left; a long line of dead ones takes several turns. */
 static int settle(struct work *w, struct wakes *wakes, struct hf_error *err)
 {
     while (hf_settle(&w->rec, &w->ask, &w->world, &w->fx)) {

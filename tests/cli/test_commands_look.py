@@ -94,7 +94,13 @@ def test_why_tells_the_story(hf):
         f"web3/3 acquired it (fence {second})",
     ]
     assert re.fullmatch(rf"web3/3 released it \(fence {second}\), held for \d+ m?s", story[5])
-    assert story[6:] == ["Now: a is free", "Next: take it with holdfast run a COMMAND"]
+    assert story[6:] == ["Now: a is free", "Next: take it with holdfast run a -- COMMAND"]
+
+
+def test_why_tells_who_gave_up_waiting(hf):
+    fence = hf.json("acquire", "--owner", "web1/1", "a")["fence"]
+    assert hf("acquire", "--owner", "web2/2", "--wait=100ms", "a").returncode == 75
+    assert f"web2/2 gave up waiting: held by web1/1, fence {fence}" in hf.ok("why", "a")
 
 
 def test_why_says_what_to_do_about_a_holder(hf):
@@ -117,7 +123,7 @@ def test_why_tells_the_end_of_a_long_story(hf):
 
 def test_why_of_what_nobody_knows(hf):
     assert hf.ok("why", "x").splitlines() == [
-        "nothing is remembered of x", "Now: x is free", "Next: take it with holdfast run x COMMAND"]
+        "nothing is remembered of x", "Now: x is free", "Next: take it with holdfast run x -- COMMAND"]
 
 
 def test_events_of_one_name_and_of_a_while(hf):
@@ -270,6 +276,12 @@ def test_colour_only_on_a_terminal_and_without_no_color(hf):
     assert "\033[" in on_a_terminal(hf, "list", "--all", NO_COLOR="")
     assert "\033[" not in on_a_terminal(hf, "status", "a", NO_COLOR="1")
     assert "\033[" not in hf("status", "a", env={"NO_COLOR": ""}).stdout
+
+
+def test_an_empty_list_says_so_to_people_only(hf):
+    assert "no locks; --all shows free ones too" in on_a_terminal(hf, "list", NO_COLOR="1")
+    assert on_a_terminal(hf, "-q", "list", NO_COLOR="1") == ""
+    assert hf.ok("list") == ""
 
 
 def test_global_options_go_before_or_after_the_command(hf):

@@ -39,7 +39,7 @@ class Talker:
         readable, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert readable, f"no answer in {PATIENCE_S} s"
         line = self.process.stdout.readline()
-        assert line, "the client ended without an answer"
+        assert line, f"the client ended with {self.process.wait()} and no answer"
         return line.split()
 
     def ask(self, line):

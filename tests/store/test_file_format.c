@@ -6,19 +6,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "file/file_store.h"
-#include "holdfast.h"
+#include "place.h"
 
 /* ---- a boot id that tests can change -------------------------------------------------------- */
 
@@ -50,48 +42,7 @@ int __wrap_fdatasync(int fd)
 
 /* ---- a store in a directory of its own ------------------------------------------------------ */
 
-struct place {
-    char dir[64], url[96];
-};
-
-static int set_up(void **state)
-{
-    struct place *p = calloc(1, sizeof *p);
-    snprintf(p->dir, sizeof p->dir, "%s", "/tmp/hf-test-XXXXXX");
-    if (!mkdtemp(p->dir))
-        return -1;
-    snprintf(p->url, sizeof p->url, "file:%s", p->dir);
-    *state = p;
-    return 0;
-}
-
-static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void shell(const char *format, ...)
-{
-    char command[600];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    assert_int_equal(system(command), 0);
-}
-
-static int tear_down(void **state)
-{
-    struct place *p = *state;
-    shell("rm -rf %s", p->dir);
-    free(p);
-    return 0;
-}
-
-static struct hf *open_ok(const struct place *p)
-{
-    struct hf *hf = NULL;
-    struct hf_error err = {0};
-    if (hf_open(p->url, &hf, &err) < 0)
-        fail_msg("open: %s", err.message);
-    return hf;
-}
+static int set_up(void **state) { return place_make(state, "file", ""); }
 
 static struct hf_lease take(struct hf *hf, const char *name, int64_t ttl_ms)
 {

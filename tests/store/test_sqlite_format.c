@@ -4,68 +4,17 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <sqlite3.h>
 
-#include "holdfast.h"
+#include "place.h"
 
 /* ---- a store in a directory of its own ------------------------------------------------------ */
 
-struct place {
-    char dir[64];
-    char db[96];
-    char url[112];
-};
-
-static int set_up(void **state)
-{
-    struct place *p = calloc(1, sizeof *p);
-    snprintf(p->dir, sizeof p->dir, "%s", "/tmp/hf-test-XXXXXX");
-    if (!p || !mkdtemp(p->dir))
-        return -1;
-    snprintf(p->db, sizeof p->db, "%s/h.db", p->dir);
-    snprintf(p->url, sizeof p->url, "sqlite:%s", p->db);
-    *state = p;
-    return 0;
-}
-
-static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void shell(const char *format, ...)
-{
-    char command[600];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    assert_int_equal(system(command), 0);
-}
-
-static int tear_down(void **state)
-{
-    struct place *p = *state;
-    shell("rm -rf %s", p->dir);
-    free(p);
-    return 0;
-}
-
-static struct hf *open_ok(const struct place *p)
-{
-    struct hf *hf = NULL;
-    struct hf_error err = {0};
-    if (hf_open(p->url, &hf, &err) < 0)
-        fail_msg("open: %s", err.message);
-    return hf;
-}
+static int set_up(void **state) { return place_make(state, "sqlite", "/h.db"); }
 
 /* Opening fails with this code, and the message has this in it. */
 static void refused(const struct place *p, int code, const char *text)
@@ -108,7 +57,7 @@ static int64_t sql(const struct place *p, const char *text)
 {
     sqlite3 *db;
     int64_t answer = 0;
-    assert_int_equal(sqlite3_open(p->db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
     sqlite3_busy_timeout(db, 5000);
     for (const char *rest = text; *rest;) {
         sqlite3_stmt *stmt = NULL;
@@ -129,7 +78,7 @@ static int64_t size_of(const struct place *p, const char *suffix)
 {
     char path[128];
     struct stat st;
-    snprintf(path, sizeof path, "%s%s", p->db, suffix);
+    snprintf(path, sizeof path, "%s%s", p->path, suffix);
     return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
 }
 
@@ -158,15 +107,15 @@ static void foreign_database_is_refused_and_kept(void **state)
 static void text_file_is_refused_and_kept(void **state)
 {
     struct place *p = *state;
-    shell("echo 'dear diary' > %s", p->db);
+    shell("echo 'dear diary' > %s", p->path);
     refused(p, HF_UNAVAILABLE, "is not a database");
-    shell("echo 'dear diary' | cmp - %s", p->db);
+    shell("echo 'dear diary' | cmp - %s", p->path);
 }
 
 static void directory_is_refused(void **state)
 {
     struct place *p = *state;
-    assert_int_equal(mkdir(p->db, 0700), 0);
+    assert_int_equal(mkdir(p->path, 0700), 0);
     refused(p, HF_UNAVAILABLE, "is a directory");
 }
 
@@ -182,7 +131,7 @@ static void damaged_file_gives_one_clear_error(void **state)
     hf_close(hf);
     sql(p, "PRAGMA wal_checkpoint(TRUNCATE)");
     /* Leave the header and the schema, so that it opens. */
-    shell("dd if=/dev/urandom of=%s bs=1024 seek=6 count=60 conv=notrunc status=none", p->db);
+    shell("dd if=/dev/urandom of=%s bs=1024 seek=6 count=60 conv=notrunc status=none", p->path);
     struct hf_error err = {0};
     struct hf_lease lease;
     if (hf_open(p->url, &hf, &err) == 0) {
@@ -227,10 +176,10 @@ static void missing_directories_are_made_private(void **state)
 {
     struct place *p = *state;
     struct stat st;
-    snprintf(p->db, sizeof p->db, "%s/a/b/h.db", p->dir);
-    snprintf(p->url, sizeof p->url, "sqlite:%s", p->db);
+    snprintf(p->path, sizeof p->path, "%s/a/b/h.db", p->dir);
+    snprintf(p->url, sizeof p->url, "sqlite:%s", p->path);
     hf_close(open_ok(p));
-    assert_int_equal(stat(p->db, &st), 0);
+    assert_int_equal(stat(p->path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
@@ -239,7 +188,7 @@ static void foreign_writer_is_waited_for_and_named(void **state)
     struct place *p = *state;
     struct hf *hf = open_ok(p);
     sqlite3 *db;
-    assert_int_equal(sqlite3_open(p->db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     struct hf_error err = {0};
     struct hf_lease lease;
@@ -263,7 +212,7 @@ static void a_wait_that_fails_leaves_the_queue_when_it_can(void **state)
     assert_int_equal(hf_wait_start(hf, "job", &opts, &wait, NULL), 0);
     assert_int_equal(hf_wait_check(wait, &none, NULL), -HF_HELD);
     sqlite3 *db;
-    assert_int_equal(sqlite3_open(p->db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     assert_int_equal(hf_wait_check(wait, &none, NULL), -HF_UNAVAILABLE);
     assert_true(hf_wait_is_over(wait));
@@ -279,7 +228,7 @@ static void removed_database_is_noticed(void **state)
     struct place *p = *state;
     struct hf *hf = open_ok(p);
     take_and_give(hf, "job");
-    unlink(p->db);
+    unlink(p->path);
     struct hf_error err = {0};
     struct hf_lease lease;
     int code = 0;
@@ -315,7 +264,7 @@ static void many_may_create_it_at_once(void **state)
 {
     struct place *p = *state;
     for (int race = 0; race < RACES; race++) {
-        shell("rm -f %s*", p->db);
+        shell("rm -f %s*", p->path);
         for (int i = 0; i < RACERS; i++)
             if (fork() == 0)
                 _exit(open_and_take(p, i));

@@ -16,6 +16,41 @@
 
 static struct hf_error err;
 
+/* ---- codes ---------------------------------------------------------------------------------- */
+
+/* Programs that were compiled before compare against these numbers. */
+static void the_numbers_of_codes_never_change(void **state)
+{
+    static const struct {
+        int code, number;
+        const char *name;
+    } promised[] = {
+        {HF_HELD, 1, "LOCK_HELD"},
+        {HF_RACED, 2, "LOCK_RACED"},
+        {HF_LOST, 3, "LEASE_LOST"},
+        {HF_FENCE_STALE, 4, "FENCE_STALE"},
+        {HF_KEY_REUSED, 5, "KEY_REUSED"},
+        {HF_INVALID, 6, "INVALID"},
+        {HF_UNAUTHORIZED, 7, "UNAUTHORIZED"},
+        {HF_FORBIDDEN, 8, "FORBIDDEN"},
+        {HF_NOT_FOUND, 9, "NOT_FOUND"},
+        {HF_TOO_LARGE, 10, "TOO_LARGE"},
+        {HF_QUEUE_FULL, 11, "QUEUE_FULL"},
+        {HF_UNSUPPORTED, 12, "UNSUPPORTED"},
+        {HF_UNAVAILABLE, 13, "STORE_UNAVAILABLE"},
+        {HF_UNKNOWN, 14, "UNKNOWN"},
+        {HF_INTERNAL, 15, "INTERNAL"},
+        {HF_NOMEM, 16, "NOMEM"},
+        {HF_CANCELLED, 17, "CANCELLED"},
+        {HF_FORKED, 18, "FORKED"},
+        {HF_DONE_ALREADY, 19, "DONE_ALREADY"},
+    };
+    for (size_t i = 0; i < sizeof promised / sizeof *promised; i++) {
+        assert_int_equal(promised[i].code, promised[i].number);
+        assert_string_equal(hf_code_name(-promised[i].number), promised[i].name);
+    }
+}
+
 /* ---- buffers -------------------------------------------------------------------------------- */
 
 static void a_buffer_grows_up_to_its_cap(void **state)
@@ -174,6 +209,25 @@ static void bug_7_a_reused_pid_is_another_process(void **state)
     assert_int_equal(hf_processes_alive(&p), HF_DEAD);
 }
 
+/* What a process knows of itself is remembered; a forked child must not take it for its own. */
+static void a_forked_child_is_another_process_than_its_parent(void **state)
+{
+    struct hf_processes parent = identify(getpid());
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct hf_processes child, again;
+        int32_t pids[] = {getpid(), getppid()};
+        bool ok = hf_processes_identify(&pids[0], 1, &child, &err) == 0 &&
+                  hf_processes_identify(&pids[1], 1, &again, &err) == 0 &&
+                  child.of[0].pid == getpid() && hf_processes_alive(&child) == HF_ALIVE &&
+                  again.of[0].start_ticks == parent.of[0].start_ticks;
+        _exit(ok ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void bug_7_a_pid_of_another_namespace_or_boot_is_unknown(void **state)
 {
     struct hf_processes p = identify(getpid());
@@ -224,6 +278,7 @@ static void a_watched_process_wakes_us_when_it_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_numbers_of_codes_never_change),
         cmocka_unit_test(a_buffer_grows_up_to_its_cap),
         cmocka_unit_test(a_buffer_formats_and_takes_nothing),
         cmocka_unit_test(tokens_are_version_4_uuids_and_differ),
@@ -234,6 +289,7 @@ int main(void)
         cmocka_unit_test(a_process_is_alive_until_it_is_dead),
         cmocka_unit_test(a_stopped_process_is_alive_and_a_zombie_is_dead),
         cmocka_unit_test(bug_7_a_reused_pid_is_another_process),
+        cmocka_unit_test(a_forked_child_is_another_process_than_its_parent),
         cmocka_unit_test(bug_7_a_pid_of_another_namespace_or_boot_is_unknown),
         cmocka_unit_test(several_are_alive_while_one_is),
         cmocka_unit_test(a_watched_process_wakes_us_when_it_ends),

@@ -402,6 +402,16 @@ static void rule_11_force_never_frees_a_successor(void **state)
     assert_held_by("B");
 }
 
+static void rule_11_force_of_what_is_stale_is_done_too(void **state)
+{
+    take("A");
+    int64_t seen = a.lease.fence;
+    m->now_ms += TTL;
+    assert_int_equal(force(seen), 0);
+    assert_int_equal(look()->state, HF_STATE_FREE);
+    assert_int_equal(force(seen), -HF_FENCE_STALE);
+}
+
 static void rule_11_force_hands_over_to_who_waits(void **state)
 {
     take("A");
@@ -496,6 +506,7 @@ int main(void)
         T(once_is_checked_again_after_waiting),
         T(rule_11_force_frees_at_once_whom_the_operator_saw),
         T(rule_11_force_never_frees_a_successor),
+        T(rule_11_force_of_what_is_stale_is_done_too),
         T(rule_11_force_hands_over_to_who_waits),
         T(guard_accepts_only_the_live_fence),
         T(denied_events_are_bounded_and_all_are_counted),

@@ -287,6 +287,7 @@ static void rule_12_a_last_try_leaves_the_queue(void **state)
     assert_int_equal(take("B"), -HF_HELD);
     assert_int_equal(a.holder.waiters, 0);
     assert_int_equal(look()->waiters, 0);
+    assert_string_equal(last_event(HF_EV_DENIED)->reason, "gave up waiting");
 }
 
 static void rule_12_a_waiter_keeps_its_place_when_no_fence_can_be_had(void **state)

@@ -2,6 +2,7 @@
  * One handle, many threads: everything at once, on sqlite: and on file:, built under
  * ThreadSanitizer by `make tsan`. And what a fork leaves of a handle.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 
 #include "check.h"
 #include "holdfast.h"
+#include "process.h"
 
 enum { THREADS = 8, ROUNDS = 40, NAMES = 2 };
 
@@ -52,8 +54,7 @@ static void expect(bool holds, const char *what, const struct hf_error *why)
     print_error("%s: %s\n", what, why ? why->message : "");
 }
 
-/* ---- everything at once -----------------------------------------------------------------------
- */
+/* ---- everything at once --------------------------------------------------------------------- */
 
 static void work_under(int name)
 {
@@ -134,8 +135,7 @@ static void many_threads_share_one_handle(void **state)
     assert_int_equal(unguarded[0] + unguarded[1], 2 * THREADS * ROUNDS);
 }
 
-/* ---- keepers ----------------------------------------------------------------------------------
- */
+/* ---- keepers -------------------------------------------------------------------------------- */
 
 static _Atomic int renewals;
 
@@ -180,8 +180,7 @@ static void a_keepers_descriptor_tells_of_the_loss(void **state)
     hf_keeper_stop(keeper);
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------
- */
+/* ---- waiting -------------------------------------------------------------------------------- */
 
 static void a_wait_ends_when_it_is_cancelled(void **state)
 {
@@ -229,8 +228,7 @@ static void waits_fit_into_an_event_loop(void **state)
     assert_int_equal(hf_release(hf, &lease, &err), 0);
 }
 
-/* ---- fork -------------------------------------------------------------------------------------
- */
+/* ---- fork ----------------------------------------------------------------------------------- */
 
 /* In the child; its exit code is the number of the first thing that went wrong. */
 static int try_after_fork(const char *url)
@@ -254,6 +252,25 @@ static int try_after_fork(const char *url)
     return 0;
 }
 
+/*
+ * The sanitizers' allocator does not expect a child that was forked while another thread was in it:
+ * fork when all others sleep.
+ */
+static void wait_until_other_threads_sleep(void)
+{
+    for (bool all_sleep = false; !all_sleep; usleep(1000)) {
+        DIR *tasks = opendir("/proc/self/task");
+        all_sleep = true;
+        for (struct dirent *task; (task = readdir(tasks));) {
+            struct hf_process_stat stat;
+            pid_t tid = (pid_t)strtol(task->d_name, NULL, 10);
+            if (tid > 0 && tid != gettid() && hf_process_read_stat(tid, &stat))
+                all_sleep = all_sleep && stat.state == 'S';
+        }
+        closedir(tasks);
+    }
+}
+
 static void after_fork_the_childs_handle_says_so(void **state)
 {
     struct hf_lease lease;
@@ -262,6 +279,7 @@ static void after_fork_the_childs_handle_says_so(void **state)
     snprintf(url, sizeof url, "%s", hf_url(hf));
     assert_int_equal(hf_acquire(hf, "parent", NULL, &lease, &err), 0);
     assert_int_equal(hf_keep(hf, &lease, NULL, &keeper, &err), 0);
+    wait_until_other_threads_sleep();
     pid_t pid = fork();
     if (pid == 0)
         _exit(try_after_fork(url));
@@ -274,8 +292,7 @@ static void after_fork_the_childs_handle_says_so(void **state)
     assert_int_equal(hf_release(hf, &lease, &err), 0);
 }
 
-/* ---- batches ----------------------------------------------------------------------------------
- */
+/* ---- batches -------------------------------------------------------------------------------- */
 
 static void a_batch_is_answered_one_by_one(void **state)
 {

@@ -223,6 +223,13 @@ struct hf_file_cleanup {
 };
 void hf_file_count_cleanup(struct hf_file_store *fs, const struct hf_file_cleanup *cleanup);
 
+/* ---- turn.c: one request, one name ---------------------------------------------------------- */
+
+int hf_file_apply(struct hf_file_store *fs, const struct hf_request *request,
+                  struct hf_answer *answer, struct hf_error *err);
+int hf_file_status(struct hf_file_store *fs, const char *name, struct hf_status *ret,
+                   struct hf_error *err);
+
 /* ---- the store ------------------------------------------------------------------------------ */
 
 struct hf_file_store {

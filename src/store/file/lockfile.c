@@ -1,9 +1,10 @@
 /*
  * NAME.lock, the part that foreign programs see. It appears and changes in one step, with all its
- * contents: two files per name in .holdfast/pages0 and pages1 take turns; the one that is not shown
- * is written in place and then linked to the lock's name. (Measured on ext4: a pwrite, a link and
- * an unlink take a third of what creating, writing and unlinking a new file take, and a rename over
- * an old file flushes a new one to the disk but not a page.)
+ * contents: of two files per name, in .holdfast/pages0 and pages1, the one that is not shown is
+ * written in place and then linked to the lock's name; or, where the lock changes hands, exchanged
+ * for it by way of swap/NAME.lock. (Measured on ext4: a pwrite, a link and an unlink take a third
+ * of what creating, writing and unlinking a new file take; renaming a new file over an old one
+ * flushes it to the disk, which is twenty times an exchange.)
  *
  * Among ourselves the guard's lock keeps changes apart. A foreign program knows only exclusive
  * creation and unlinking; against it, links are exclusive, and what may be stale for both of us is
@@ -73,8 +74,10 @@ int64_t hf_file_shown_expiry(const struct hf_grant *grant)
     return grant->offered ? grant->acquired_ms + grant->ttl_ms : grant->expires_ms;
 }
 
-/* The guard's grant as the lock file says it. `createdAt` moves along with renewals, so that a
- * program which takes a lock for stale `stale_ms` after it does so only when the lease is over. */
+/*
+ * The guard's grant as the lock file says it. `createdAt` moves along with renewals, so that a
+ * program which takes a lock for stale `stale_ms` after it does so only when the lease is over.
+ */
 static void say(const struct hf_file_guard *guard, int64_t stale_ms, struct lock_json *ret)
 {
     const struct hf_grant *g = &guard->head.grant;
@@ -276,8 +279,7 @@ static int open_page(struct hf_file_store *fs, struct hf_file_guard *guard, int 
         hf_file_open_own(&fs->dir, fs->dir.pages[page], guard->file, O_RDWR | O_CREAT, &fd, err);
     if (r < 0)
         return r;
-    /* Have the room before it is needed, so that a full disk refuses a lock rather than half of it.
-     */
+    /* Have the room before it is needed: a full disk then refuses a lock, not half of it. */
     bool room = fstat(fd, &st) == 0 &&
                 (st.st_size > 0 || fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, PAGE_MAX) == 0 ||
                  errno == EOPNOTSUPP);

@@ -29,20 +29,6 @@ static void directory_of(const char *path, char ret[PATH_MAX])
         snprintf(ret, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-static int make_directories(char *dir, struct hf_error *err)
-{
-    struct stat st;
-    if (stat(dir, &st) == 0 || mkdir(dir, 0700) == 0)
-        return 0;
-    for (char *slash = strchr(dir + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (stat(dir, &st) < 0 && mkdir(dir, 0700) < 0 && errno != EEXIST)
-            return refuse(dir, errno, err);
-        *slash = '/';
-    }
-    return mkdir(dir, 0700) < 0 && errno != EEXIST ? refuse(dir, errno, err) : 0;
-}
-
 /*
  * The real, absolute path: the working directory may change later, and every way to the same file
  * must lead to the same queue.
@@ -54,7 +40,7 @@ static int resolve(struct hf_sqlite *s, const char *path, struct hf_error *err)
     if (n == 0 || path[n - 1] == '/')
         return hf_fail(err, HF_INVALID, "sqlite: needs a file's path, e.g. sqlite:/srv/locks.db");
     directory_of(path, dir);
-    int r = make_directories(dir, err);
+    int r = hf_local_make_directories(dir, err);
     if (r < 0)
         return r;
     if (realpath(path, real))
@@ -132,6 +118,5 @@ void hf_sqlite_disconnect(struct hf_sqlite *s)
     for (size_t i = 0; i < HF_STMT_COUNT; i++)
         sqlite3_finalize(s->stmts[i]);
     sqlite3_close(s->db);
-    if (s->queue_fd >= 0)
-        close(s->queue_fd);
+    hf_sqlite_queue_close(s);
 }

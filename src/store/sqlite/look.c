@@ -44,8 +44,6 @@ static int read_page(struct hf_sqlite *s, struct list_page *page, struct hf_erro
         n++;
         struct hf_record rec = {0};
         struct hf_status *status = &page->found[page->n_found];
-        struct hf_sqlite_cursor name = {stmt, sqlite3_column_count(stmt) - 1};
-        hf_sqlite_take_text(&name, rec.name, sizeof rec.name);
         hf_sqlite_take_record(s, stmt, &rec);
         hf_record_status(&rec, &world, status);
         page->n_found += hf_record_is_listed(page->filter, status->state);

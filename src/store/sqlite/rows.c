@@ -74,7 +74,7 @@ static void put_bound(struct hf_sqlite_cursor *to, const struct hf_processes *bo
     put_int_if(to, bound->n, (int64_t)bound->pid_namespace);
 }
 
-void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret)
+static void take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret)
 {
     for (uint32_t i = 0; i < HF_BOUND_MAX; i++) {
         ret->of[i].pid = (int32_t)hf_sqlite_take_int(from);
@@ -193,7 +193,7 @@ static void take_grant(struct hf_sqlite_cursor *from, const struct hf_sqlite *s,
     ret->ttl_ms = hf_sqlite_take_int(from);
     ret->told_ms = hf_sqlite_take_int(from);
     bool of_this_boot = hf_sqlite_take_int(from) == s->boot;
-    hf_sqlite_take_bound(from, &ret->bound);
+    take_bound(from, &ret->bound);
     if (!of_this_boot)
         ret->bound.boot[0] = '\0';
     hf_sqlite_take_text(from, ret->execution_id, sizeof ret->execution_id);
@@ -207,7 +207,7 @@ static void take_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *
                      struct hf_sqlite_row *row)
 {
     struct hf_sqlite_cursor from = {stmt, 0};
-    row->id = hf_sqlite_take_int(&from);
+    hf_sqlite_take_text(&from, rec->name, sizeof rec->name);
     bool held = hf_sqlite_take_int(&from);
     /* The step keeps it when a lease ends, so that one column is enough for both. */
     rec->grant.fence = rec->last_fence = hf_sqlite_take_int(&from);
@@ -236,21 +236,18 @@ void hf_sqlite_take_record(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_re
 static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf_error *err)
 {
     struct hf_sqlite_row *row = &s->row;
-    bool whole = !row->id || rec->grant.held;
+    bool whole = !row->exists || rec->grant.held;
     sqlite3_stmt *stmt = hf_sqlite_stmt(s,
-                                        !row->id ? HF_STMT_LOCK_INSERT
-                                        : whole  ? HF_STMT_LOCK_UPDATE
-                                                 : HF_STMT_LOCK_FREE,
+                                        !row->exists ? HF_STMT_LOCK_INSERT
+                                        : whole      ? HF_STMT_LOCK_UPDATE
+                                                     : HF_STMT_LOCK_FREE,
                                         err);
     if (!stmt)
         return -HF_UNAVAILABLE;
     uint8_t ended[HF_ENDED_MAX * ENDED_SIZE];
     char took[TAKEOVER_TEXT_MAX];
     struct hf_sqlite_cursor to = {stmt, 1};
-    if (row->id)
-        hf_sqlite_put_int(&to, row->id);
-    else
-        hf_sqlite_put_text(&to, rec->name);
+    hf_sqlite_put_int(&to, row->id);
     hf_sqlite_put_int(&to, rec->grant.held);
     hf_sqlite_put_int(&to, rec->last_fence);
     put_ended(&to, rec, ended);
@@ -264,9 +261,10 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
         format_takeover(&rec->grant.took, took);
         put_grant(&to, s, &rec->grant, took);
     }
+    if (!row->exists)
+        hf_sqlite_put_text(&to, rec->name);
     int r = hf_sqlite_run(s, stmt, err);
-    if (r >= 0 && !row->id)
-        row->id = sqlite3_last_insert_rowid(s->db);
+    row->exists |= r >= 0;
     row->n_waiters = rec->n_waiters;
     return r;
 }
@@ -285,7 +283,7 @@ static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
     ret->queued_ms = hf_sqlite_take_int(&from);
     hf_sqlite_take_text(&from, ret->owner, sizeof ret->owner);
     hf_sqlite_take_text(&from, ret->note, sizeof ret->note);
-    hf_sqlite_take_bound(&from, &ret->bound);
+    take_bound(&from, &ret->bound);
 }
 
 static int load_self(struct hf_sqlite *s, const struct hf_lock_id *self, struct hf_record *rec,
@@ -378,6 +376,35 @@ static void keep_known(struct hf_sqlite *s, const struct hf_record *rec)
     s->known_row = s->row;
 }
 
+/*
+ * Rows are found by a hash of the name: one search instead of two, and pages that are not packed
+ * full by names that came in a row. In the unlikely case that a place is taken by another name, the
+ * next one is used; rows are never deleted, so the way to it stays.
+ */
+static int64_t first_place(const char *name)
+{
+    struct hf_lock_id hash = hf_lock_id_of(name);
+    uint64_t place;
+    memcpy(&place, hash.bytes, sizeof place);
+    return (int64_t)(place >> 1);
+}
+
+/* 1: `stmt` stands at the name's row; 0: it has none, s->row.id is where it belongs. */
+static int find_row(struct hf_sqlite *s, sqlite3_stmt *stmt, const char *name, struct hf_error *err)
+{
+    s->row = (struct hf_sqlite_row){.id = first_place(name)};
+    for (;; s->row.id = (s->row.id + 1) & INT64_MAX) {
+        sqlite3_bind_int64(stmt, 1, s->row.id);
+        int r = hf_sqlite_row(s, stmt, err);
+        if (r <= 0)
+            return r;
+        const char *there = (const char *)sqlite3_column_text(stmt, 0);
+        if (there && strcmp(there, name) == 0)
+            return 1;
+        sqlite3_reset(stmt);
+    }
+}
+
 /* Only a change needs the queue's entries; for looking, their count is in the lock's row. */
 int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                    struct hf_record *ret, struct hf_error *err)
@@ -393,11 +420,10 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
         return 0;
     }
     snprintf(ret->name, sizeof ret->name, "%s", name);
-    memset(&s->row, 0, sizeof s->row);
-    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
-    int r = hf_sqlite_row(s, stmt, err);
+    int r = find_row(s, stmt, name, err);
     if (r <= 0)
         return r;
+    s->row.exists = true;
     take_row(s, stmt, ret, &s->row);
     sqlite3_reset(stmt);
     if (!ret->n_waiters || !s->writing)
@@ -444,7 +470,7 @@ static int processes_before(struct hf_sqlite *s, const struct hf_waiter *w,
     if (r <= 0)
         return r;
     *ret = (struct hf_processes){0};
-    hf_sqlite_take_bound(&from, ret);
+    take_bound(&from, ret);
     sqlite3_reset(stmt);
     return 1;
 }

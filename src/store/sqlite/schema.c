@@ -44,7 +44,7 @@ static const char format_1[] =
 "\n"
 "-- One row per name ever locked. What is known of the holder stays when it leaves: it is the last\n"
 "-- one's then. lock_id is a hash of the token. *_at are ms since 1970, *_ms are ms of this boot's\n"
-"-- CLOCK_BOOTTIME.\n"
+"-- CLOCK_BOOTTIME. id is a hash of the name.\n"
 "CREATE TABLE lock (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, held INTEGER,\n"
 "  fence INTEGER, ended BLOB, denied_ms INTEGER, denied_events INTEGER, waiters INTEGER, tickets INTEGER,\n"
 "  last_event INTEGER, granted INTEGER, denied INTEGER, released INTEGER, release_lost INTEGER,\n"
@@ -99,23 +99,15 @@ static int read_number(struct hf_sqlite *s, const char *sql, int64_t *ret, struc
     return r < 0 ? r : 0;
 }
 
-/* Which format the file has, 0: none yet. Refuses what is not ours, or is newer than we are. */
+/* Which format the file has, 0: none of ours. Refuses what is newer than we are. */
 static int read_format(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
 {
-    int64_t application = 0, format = 0, tables = 0;
+    int64_t application = 0, format = 0;
     int r = read_number(s, "PRAGMA application_id", &application, err);
-    if (r < 0 || (r = read_number(s, "PRAGMA user_version", &format, err)) < 0)
+    if (r >= 0 && application == APPLICATION_ID)
+        r = read_number(s, "PRAGMA user_version", &format, err);
+    if (r < 0)
         return r;
-    if (application != APPLICATION_ID) {
-        /* Our mark once more, last: somebody may have made the store between the other two. */
-        if ((r = read_number(s, "SELECT count(*) FROM sqlite_schema", &tables, err)) < 0 ||
-            (r = read_number(s, "PRAGMA application_id", &application, err)) < 0)
-            return r;
-        if (application != APPLICATION_ID && (application || format || tables))
-            return hf_fail(err, HF_UNAVAILABLE,
-                           "%s is another program's database; name another file with --store",
-                           s->path);
-    }
     if (format > FORMAT)
         return hf_fail(err, HF_UNAVAILABLE,
                        "%s was written by a newer holdfast (format %lld; this one knows %d); "
@@ -123,6 +115,21 @@ static int read_format(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
                        s->path, (long long)format, FORMAT);
     *ret = format;
     return 0;
+}
+
+/* A file without our format must have nothing else in it. Called in our turn. */
+static int check_empty(struct hf_sqlite *s, struct hf_error *err)
+{
+    int64_t application = 0, format = 0, tables = 0;
+    int r = read_number(s, "PRAGMA application_id", &application, err);
+    if (r >= 0)
+        r = read_number(s, "PRAGMA user_version", &format, err);
+    if (r >= 0)
+        r = read_number(s, "SELECT count(*) FROM sqlite_schema", &tables, err);
+    if (r >= 0 && (application || format || tables))
+        r = hf_fail(err, HF_UNAVAILABLE,
+                    "%s is another program's database; name another file with --store", s->path);
+    return r;
 }
 
 /* What we have raised is on disk now: from here on everybody may use it. */
@@ -157,6 +164,8 @@ static int change_durably(struct hf_sqlite *s,
         hf_sqlite_rollback(s);
     else
         r = hf_sqlite_commit(s, err);
+    if (r < 0)
+        s->fence_limit = 0; /* what was to be reserved is not: read it again before a grant */
     return r >= 0 && s->raising ? allow_raised(s, err) : r;
 }
 
@@ -182,7 +191,7 @@ static int migrate(struct hf_sqlite *s, struct hf_error *err)
     int r = hf_sqlite_queue_enter(s, err);
     if (r < 0)
         return r;
-    if ((r = read_format(s, &format, err)) >= 0 && format == 0)
+    if ((r = read_format(s, &format, err)) >= 0 && format == 0 && (r = check_empty(s, err)) >= 0)
         r = hf_sqlite_exec(s, "PRAGMA page_size=1024; PRAGMA journal_mode=WAL", err);
     hf_sqlite_queue_leave(s);
     return r < 0 ? r : change_durably(s, run_steps, err);

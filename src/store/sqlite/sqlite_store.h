@@ -43,7 +43,9 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "note, " HF_SQLITE_BOUND_COLUMNS
 #define HF_SQLITE_EVENT_COLUMNS                                                                    \
     "at, kind, name, fence, owner, execution_id, reason, detail, prev_seq"
-#define HF_SQLITE_ONCE "workflow = ?1 AND key = ?2 AND once = 1"
+/* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
+#define HF_SQLITE_ONCE                                                                             \
+    "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
 
 #define HF_SQLITE_STATEMENTS(X)                                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
@@ -56,14 +58,14 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(SET_LIMIT, "UPDATE meta SET fence_limit = max(fence_limit, ?1)")                             \
     X(SET_COUNTED, "UPDATE meta SET counted_seq = ?1, event_count = ?2")                           \
     X(LAST_SEQ, "SELECT max(seq) FROM event")                                                      \
-    X(LOCK, "SELECT id, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE name = ?1")                     \
-    X(LOCK_INSERT,                                                                                 \
-      "INSERT INTO lock (name, " HF_SQLITE_LOCK_COLUMNS ") VALUES (?1," HF_SQLITE_LOCK_VALUES ")") \
+    X(LOCK, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE id = ?1")                     \
+    X(LOCK_INSERT, "INSERT INTO lock (id, " HF_SQLITE_LOCK_COLUMNS                                 \
+                   ", name) VALUES (?1," HF_SQLITE_LOCK_VALUES ",?36)")                            \
     X(LOCK_UPDATE,                                                                                 \
       "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
     X(LOCK_FREE, "UPDATE lock SET (" HF_SQLITE_STATE_COLUMNS ") = (" HF_SQLITE_STATE_VALUES        \
                  ") WHERE id = ?1")                                                                \
-    X(LOCK_PAGE, "SELECT id, " HF_SQLITE_LOCK_COLUMNS ", name FROM lock"                           \
+    X(LOCK_PAGE, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock"                               \
                  " WHERE name >= ?1 AND name < ?2 AND (?3 OR held)"                                \
                  " ORDER BY name LIMIT ?4")                                                        \
     X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
@@ -92,16 +94,17 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(EVENT_COUNT, "SELECT count(*) FROM event WHERE seq > ?1")                                    \
     X(EVENT_PRUNE, "DELETE FROM event WHERE seq IN (SELECT seq FROM event ORDER BY seq LIMIT ?1)"  \
                    " AND at < ?2 AND seq < ?3")                                                    \
-    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE                                \
-            " AND state IN ('PENDING','RUNNING','SUCCESS')")                                       \
+    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE)                               \
     X(EXECUTION_ORPHAN, "UPDATE execution SET state = 'ABORTED', finished_at = ?4,"                \
                         " reason = 'its lease was gone' WHERE " HF_SQLITE_ONCE                     \
-                        " AND state IN ('PENDING','RUNNING','SUCCESS') AND state = 'RUNNING'"      \
-                        " AND id <> ?3")                                                           \
-    X(EXECUTION_INSERT, "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"    \
-                        " fence, owner, created_at, started_at)"                                   \
-                        " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                \
-                        " ON CONFLICT (id) DO NOTHING")                                            \
+                        " AND state = 'RUNNING' AND id <> ?3")                                     \
+    X(EXECUTION_INSERT,                                                                            \
+      "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"                      \
+      " fence, owner, created_at, started_at)"                                                     \
+      " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                                  \
+      " ON CONFLICT (id) DO UPDATE SET state = 'RUNNING', attempt = attempt + 1,"                  \
+      " fence = ?4, owner = ?5, started_at = ?6, finished_at = NULL,"                              \
+      " exit_code = NULL, reason = NULL WHERE state IN ('FAILED','ABORTED')")                      \
     X(EXECUTION_END, "UPDATE execution SET state = ?2, exit_code = ?3, reason = ?4,"               \
                      " finished_at = ?5 WHERE id = ?1 AND state = 'RUNNING'")                      \
     X(EXECUTION_PRUNE, "DELETE FROM execution WHERE rowid IN (SELECT rowid FROM execution"         \
@@ -116,7 +119,8 @@ enum hf_sqlite_stmt {
 
 /* What of a lock's row the record does not carry; of the record loaded last. */
 struct hf_sqlite_row {
-    int64_t id; /* 0: the name has no row yet */
+    int64_t id;
+    bool exists; /* else `id` is where it will be */
     int64_t last_event;
     int64_t tickets; /* given to waiters so far */
     uint32_t n_waiters;
@@ -129,14 +133,15 @@ struct hf_sqlite {
     char path[HF_URL_MAX];
     sqlite3_stmt *stmts[HF_STMT_COUNT];
     int queue_fd;
-    int wake_dir; /* -1 until somebody waits */
+    struct hf_sqlite_elder *elder; /* in the queue's file; NULL: not mapped */
+    int wake_dir;                  /* -1 until somebody waits */
     int64_t boot; /* this boot's number in the store: rows of another one are of an earlier boot */
     int64_t first_open_ms;
     int64_t fence_limit;  /* fences up to here are reserved on disk, as far as we have seen */
     int64_t fence_raised; /* what the next boot starts from; above the limit: perhaps not on disk */
     int64_t raising;      /* what this transaction raises it to; 0: nothing */
-    int64_t last_seq;    /* the newest event; exact where seq_known, and in a transaction */
-    int64_t given;       /* the newest fence of this transaction, or 0 */
+    int64_t last_seq;     /* the newest event; exact where seq_known, and in a transaction */
+    int64_t given;        /* the newest fence of this transaction, or 0 */
     bool seq_known;
     bool writing; /* inside a transaction */
     bool full_sync;
@@ -163,8 +168,10 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
 int hf_sqlite_connect(struct hf_sqlite *s, const char *path, struct hf_error *err);
 void hf_sqlite_disconnect(struct hf_sqlite *s);
 
-/* Give a new side file or directory the owner and mode of the database, as SQLite does with its
- * own: root must not lock out whose store it is. */
+/*
+ * Give a new side file or directory the owner and mode of the database, as SQLite does with its own:
+ * root must not lock out whose store it is.
+ */
 void hf_sqlite_share(const struct hf_sqlite *s, int fd);
 
 /* ---- database.c ----------------------------------------------------------------------------- */
@@ -189,8 +196,7 @@ int hf_sqlite_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_error *err)
 
 int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err);
 
-/* Wait for our turn and start writing. `full_sync`: the commit reaches the disk before it returns.
- */
+/* Wait for our turn and start writing. `full_sync`: the commit is on disk when it returns. */
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
@@ -203,6 +209,7 @@ const char *hf_sqlite_vfs(void);
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
 int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err);
+void hf_sqlite_queue_close(struct hf_sqlite *s);
 int hf_sqlite_queue_enter(struct hf_sqlite *s, struct hf_error *err);
 bool hf_sqlite_queue_try(struct hf_sqlite *s);
 void hf_sqlite_queue_leave(struct hf_sqlite *s);
@@ -229,9 +236,9 @@ void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value);
 void hf_sqlite_put_text(struct hf_sqlite_cursor *to, const char *text);
 int64_t hf_sqlite_take_int(struct hf_sqlite_cursor *from);
 void hf_sqlite_take_text(struct hf_sqlite_cursor *from, char *ret, size_t size);
-void hf_sqlite_take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret);
 
-/* The record in the row that `stmt` stands at, without its queue; a new boot's clock is applied. */
+/* The record in the row that `stmt` stands at, without its queue; a new boot's clock is applied.
+ * `ret` is all zero before. */
 void hf_sqlite_take_record(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *ret);
 
 int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,

@@ -1,0 +1,283 @@
+"""update: reads, filters, verifies and renames under a lock; whatever fails, FILE is as it was."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from conftest import poll
+
+
+@pytest.fixture
+def index(tmp_path):
+    where = tmp_path / "data"
+    where.mkdir()
+    path = where / "index"
+    path.write_text("old\n")
+    return path
+
+
+def litter(index):
+    """What is beside the file and should not be."""
+    return [p.name for p in index.parent.iterdir() if p.name != index.name]
+
+
+def assert_untouched(index, before):
+    after = index.stat()
+    assert index.read_text() == "old\n"
+    assert (after.st_ino, after.st_mtime_ns, after.st_mode) == (before.st_ino, before.st_mtime_ns,
+                                                                before.st_mode)
+    assert litter(index) == []
+
+
+# ---- when all goes well --------------------------------------------------------------------------
+
+
+def test_the_output_replaces_the_file(hf, index):
+    done = hf("update", index, "--", "tr", "a-z", "A-Z")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert index.read_text() == "OLD\n"
+    assert litter(index) == []
+
+
+def test_a_file_that_is_not_there_is_empty_input(hf, index):
+    index.unlink()
+    hf.ok("update", index, "-c", "cat; echo new", preexec_fn=lambda: os.umask(0o027))
+    assert index.read_text() == "new\n"
+    assert index.stat().st_mode & 0o7777 == 0o640
+
+
+def test_a_large_file_passes_through_unharmed(hf, index):
+    data = os.urandom(5_000_000)
+    index.write_bytes(data)
+    hf.ok("update", index, "--", "cat")
+    assert index.read_bytes() == data
+
+
+def test_an_empty_result_is_a_result(hf, index):
+    hf.ok("update", index, "--", "true")
+    assert index.read_text() == ""
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o2755, 0o400])
+def test_the_mode_is_kept(hf, index, mode):
+    index.chmod(mode)
+    hf.ok("update", index, "-c", "cat; echo more")
+    assert index.stat().st_mode & 0o7777 == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_owner_is_kept(hf, index):
+    os.chown(index, 1234, 5678)
+    index.chmod(0o4750)
+    hf.ok("update", index, "-c", "cat; echo more")
+    assert (index.stat().st_uid, index.stat().st_gid) == (1234, 5678)
+    assert index.stat().st_mode & 0o7777 == 0o4750
+
+
+def test_a_symbolic_link_stays_and_its_target_is_replaced(hf, index, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(index)
+    hf.ok("update", link, "--", "tr", "a-z", "A-Z")
+    assert link.is_symlink()
+    assert index.read_text() == "OLD\n"
+    assert litter(index) == []
+
+
+def test_the_lock_is_the_real_path(hf, index, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(index)
+    out = tmp_path / "names"
+    for path in (index, link, os.path.relpath(index, tmp_path)):
+        hf.ok("update", path, "-c", f"cat; echo $HOLDFAST_NAME >> {out}", cwd=tmp_path)
+    hf.ok("update", "--name", "mine", index, "-c", f"cat; echo $HOLDFAST_NAME >> {out}")
+    assert out.read_text().splitlines() == [f"update:{index}"] * 3 + ["mine"]
+
+
+def test_a_relative_name_in_the_current_directory(hf, index):
+    hf.ok("update", "other", "--", "echo", "x", cwd=index.parent)
+    assert (index.parent / "other").read_text() == "x\n"
+
+
+# ---- when something fails ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script, code", [("cat; exit 3", 3), ("echo half; kill -9 $$", 137),
+                                          ("exit 1", 1)])
+def test_a_filter_that_fails_changes_nothing(hf, index, script, code):
+    before = index.stat()
+    assert hf("update", index, "-c", script).returncode == code
+    assert_untouched(index, before)
+
+
+def test_a_filter_that_can_not_be_run_changes_nothing(hf, index):
+    before = index.stat()
+    assert hf("update", index, "--", "./no-such-program").returncode == 127
+    assert_untouched(index, before)
+
+
+def test_a_signal_changes_nothing(hf, index):
+    before = index.stat()
+    runner = hf.start("update", index, "-c", "echo half; echo on >&2; exec sleep 1000",
+                      start_new_session=True)
+    assert runner.stderr.readline() == "on\n"
+    runner.send_signal(signal.SIGTERM)
+    runner.communicate()
+    assert runner.returncode == 128 + signal.SIGTERM
+    assert_untouched(index, before)
+
+
+def test_a_lost_lease_changes_nothing(hf, index):
+    before = index.stat()
+    script = f'cat; "{hf.program}" release --force --fence $HOLDFAST_FENCE --reason test $HOLDFAST_NAME >&2'
+    done = hf("update", index, "-c", script)
+    assert done.returncode == 76
+    assert_untouched(index, before)
+
+
+def test_a_foreign_change_is_noticed_and_kept(hf, index):
+    done = hf("update", index, "-c", f"cat; echo foreign > {index}")
+    assert done.returncode == 65
+    assert "was changed meanwhile by somebody who does not hold the lock" in done.stderr
+    assert index.read_text() == "foreign\n"
+    assert litter(index) == []
+
+
+def test_a_foreign_replacement_and_a_foreign_creation_are_noticed(hf, index):
+    done = hf("update", index, "-c", f"cat; cp -p {index} {index}.new; mv {index}.new {index}")
+    assert done.returncode == 65
+    index.unlink()
+    done = hf("update", index, "-c", f"echo ours; echo theirs > {index}")
+    assert done.returncode == 65
+    assert index.read_text() == "theirs\n"
+    assert litter(index) == []
+
+
+def test_a_foreign_removal_is_noticed(hf, index):
+    assert hf("update", index, "-c", f"cat; rm {index}").returncode == 65
+    assert not index.exists()
+    assert litter(index) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a small filesystem of its own")
+def test_a_full_disk_changes_nothing(hf, tmp_path):
+    where = tmp_path / "small"
+    where.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", where])
+    if mount.returncode:
+        pytest.skip("can't mount")
+    try:
+        index = where / "index"
+        index.write_text("old\n")
+        before = index.stat()
+        done = hf("update", index, "--", "head", "-c", "1000000", "/dev/zero")
+        assert done.returncode == 74
+        assert "No space left on device" in done.stderr
+        assert_untouched(index, before)
+        # The lock was given back.
+        hf.ok("update", "--nonblock", index, "--", "echo", "new")
+        assert index.read_text() == "new\n"
+    finally:
+        subprocess.run(["umount", where], check=True)
+
+
+def test_what_is_no_regular_file_is_refused(hf, index, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (index.parent, tmp_path / "fifo", "/dev/null"):
+        done = hf("update", path, "--", "cat")
+        assert done.returncode == 65, done.stderr
+        assert "not a regular file" in done.stderr
+
+
+def test_a_missing_directory_and_a_dangling_link_are_refused(hf, tmp_path):
+    done = hf("update", tmp_path / "none" / "file", "--", "cat")
+    assert done.returncode == 65
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    done = hf("update", tmp_path / "dangling", "--", "cat")
+    assert done.returncode == 65
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_path_that_is_no_name_asks_for_one(hf, tmp_path):
+    deep = tmp_path / ("x" * 150) / ("y" * 100)
+    deep.mkdir(parents=True)
+    done = hf("update", deep / "file", "--", "echo", "x")
+    assert done.returncode == 65
+    assert "--name" in done.stderr
+    hf.ok("update", "--name", "short", deep / "file", "--", "echo", "x")
+
+
+# ---- together ------------------------------------------------------------------------------------
+
+
+def test_it_waits_for_the_other_and_75_when_told_not_to(hf, index):
+    holder = hf.start("update", index, "-c", "cat; echo on >&2; read x < /dev/stdin; sleep 0.3; echo one",
+                      start_new_session=True)
+    assert holder.stderr.readline() == "on\n"
+    assert hf("update", "--nonblock", index, "--", "cat").returncode == 75
+    hf.ok("update", index, "-c", "cat; echo two")
+    holder.communicate()
+    assert index.read_text() == "old\none\ntwo\n"
+
+
+ADD = """
+import json, sys
+text = sys.stdin.read()
+index = json.loads(text) if text else {}
+index[sys.argv[1]] = len(index)
+json.dump(index, sys.stdout)
+"""
+
+
+def test_two_updaters_of_one_json_index_lose_nothing(hf, tmp_path):
+    path = tmp_path / "index.json"
+    failures = []
+
+    def add(who):
+        for i in range(50):
+            done = hf("update", path, "--", sys.executable, "-c", ADD, f"{who}-{i}")
+            if done.returncode:
+                failures.append(done)
+
+    threads = [threading.Thread(target=add, args=(who,)) for who in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    entries = json.loads(path.read_text())
+    assert set(entries) == {f"{who}-{i}" for who in ("a", "b") for i in range(50)}
+    assert sorted(entries.values()) == list(range(100))
+
+
+def test_a_reader_sees_the_old_or_the_new_never_a_part(hf, index):
+    contents = [c * 200_000 for c in "ab"]
+    index.write_text(contents[0])
+    stop = threading.Event()
+    seen = set()
+
+    def look():
+        while not stop.is_set():
+            seen.add(index.read_text())
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for _ in range(10):
+        hf.ok("update", index, "--", "tr", "ab", "ba")
+    stop.set()
+    reader.join()
+    assert seen <= set(contents)
+
+
+def test_a_killed_updater_leaves_the_file_as_it_was(hf, index):
+    runner = hf.start("update", index, "-c", "echo half; echo on >&2; exec sleep 1000",
+                      start_new_session=True)
+    assert runner.stderr.readline() == "on\n"
+    runner.kill()
+    runner.communicate()
+    assert index.read_text() == "old\n"
+    poll(lambda: hf("update", "--wait=10s", index, "--", "echo", "new").returncode == 0)
+    assert index.read_text() == "new\n"

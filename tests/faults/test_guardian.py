@@ -1,0 +1,335 @@
+"""A dead wrapper is not a dead command: whoever is killed or stopped, nothing of a command's tree runs
+when the next holder starts."""
+import ctypes
+import os
+import signal
+import sqlite3
+import sys
+import time
+import uuid
+
+import pytest
+
+from conftest import marked_processes, poll
+
+# A tree that clings to life: a daemon in a session of its own, a child that ignores SIGTERM and holds
+# the pipes, and a shell pipeline. Each writes the boot clock into a file of its own all the time.
+TREE = r"""
+import os, signal, subprocess, sys, time
+
+def beat(path):
+    beats = open(path, "w")
+    while True:
+        beats.seek(0)
+        beats.write("%.6f" % time.clock_gettime(time.CLOCK_BOOTTIME))
+        beats.flush()
+        time.sleep(0.002)
+
+where = sys.argv[1]
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for fd in range(3):
+            os.close(fd)
+        beat(where + "/daemon")
+    os._exit(0)
+if os.fork() == 0:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    beat(where + "/stubborn")
+subprocess.Popen("sleep 1000 | cat", shell=True)
+while len([f for f in os.listdir(where) if os.path.getsize(where + "/" + f)]) < 2:
+    time.sleep(0.002)
+print("on", flush=True)
+beat(where + "/command")
+"""
+
+# The next holder: says when it started, and which processes of the first tree it found alive.
+NEXT = r"""
+import os, sys, time
+now = time.clock_gettime(time.CLOCK_BOOTTIME)
+alive = []
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        stat = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+        if stat[0] not in "ZX" and sys.argv[1].encode() in open(f"/proc/{pid}/environ", "rb").read().split(b"\0"):
+            alive.append(pid)
+    except OSError:
+        pass
+print(now, *alive)
+"""
+
+
+class Tree:
+    """A wrapper whose command is TREE, and what is known of it."""
+
+    def __init__(self, hf, tmp_path, *options, name="a"):
+        self.hf, self.name, self.tag = hf, name, f"TREE_TAG={uuid.uuid4()}"
+        self.where = tmp_path / "beats"
+        self.where.mkdir()
+        self.wrapper = hf.start("run", *options, name, "--", sys.executable, "-c", TREE, self.where,
+                                env=dict([self.tag.split("=")]), start_new_session=True)
+        assert self.wrapper.stdout.readline() == "on\n"
+        self.guardian = next(int(pid) for pid in children(self.wrapper.pid)
+                             if comm(pid) == "holdfast-guard")
+
+    def processes(self):
+        """All but the wrapper, living."""
+        pids = set(marked_processes(self.tag)) - {self.wrapper.pid}
+        return [pid for pid in pids if state(pid) not in ("Z", "X", None)]
+
+    def last_beat(self):
+        return max(float(path.read_text() or 0) for path in self.where.iterdir())
+
+    def next_holder(self, *options):
+        """Start the next one, waiting for its turn."""
+        return self.hf.start("run", "--wait=100s", *options, self.name, "--", sys.executable, "-c",
+                             NEXT, self.tag, start_new_session=True)
+
+    def assert_dead_before(self, successor):
+        out, err = successor.communicate()
+        assert successor.returncode == 0, err
+        started, *alive = out.split()
+        # The wrapper and guardian of the first may still be about; nothing of the command.
+        own = {str(self.wrapper.pid), str(self.guardian)}
+        assert set(alive) <= own
+        assert self.last_beat() < float(started)
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as listed:
+            return listed.read().split()
+    except OSError:
+        return []
+
+
+def comm(pid):
+    with open(f"/proc/{pid}/comm") as text:
+        return text.read().strip()
+
+
+def state(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
+
+
+def wait_until_queued(hf):
+    poll(lambda: hf.json("status", "a")["waiters"] == 1)
+
+
+# ---- killed --------------------------------------------------------------------------------------
+
+
+def test_the_guardian_is_out_of_reach_of_what_is_sent_to_the_group(hf, tmp_path):
+    tree = Tree(hf, tmp_path)
+    assert os.getpgid(tree.guardian) == tree.guardian
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1):
+        os.kill(tree.guardian, number)
+    poll(lambda: state(tree.guardian) == "S")
+    assert hf.json("status", "a")["state"] == "held" and tree.wrapper.poll() is None
+
+
+def test_kill_of_the_wrapper_ends_the_tree_before_the_next_starts(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "1h")
+    successor = tree.next_holder()
+    wait_until_queued(hf)
+    tree.wrapper.kill()
+    tree.assert_dead_before(successor)
+    poll(lambda: not tree.processes())
+    assert "taken-over" in [e["kind"] for e in hf.lines("events", "--name", "a")]
+
+
+class Held:
+    """A process held still by ptrace. SIGSTOP would not do for a guardian: when its wrapper dies its
+    process group is orphaned, and the kernel continues it."""
+
+    SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        self.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+
+    def __enter__(self):
+        for request in (self.SEIZE, self.INTERRUPT):
+            if self.ptrace(request, self.pid, None, None) < 0:
+                pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
+        poll(lambda: state(self.pid) == "t")
+
+    def __exit__(self, *_):
+        self.ptrace(self.DETACH, self.pid, None, None)
+
+
+def test_a_dead_wrapper_frees_nothing_while_its_guardian_lives(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "1h")
+    successor = tree.next_holder()
+    wait_until_queued(hf)
+    with Held(tree.guardian):
+        tree.wrapper.kill()
+        tree.wrapper.wait()
+        for _ in range(20):
+            status = hf.json("status", "a")
+            assert (status["state"], status["alive"]) == ("held", True)
+        assert successor.poll() is None
+    tree.assert_dead_before(successor)
+
+
+def test_kill_of_the_wrappers_group_ends_the_tree_too(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "1h")
+    successor = tree.next_holder()
+    wait_until_queued(hf)
+    os.killpg(tree.wrapper.pid, signal.SIGKILL)
+    tree.assert_dead_before(successor)
+    poll(lambda: not tree.processes())
+
+
+def test_kill_of_the_guardian_ends_the_tree_and_gives_76(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "1h")
+    successor = tree.next_holder()
+    wait_until_queued(hf)
+    os.kill(tree.guardian, signal.SIGKILL)
+    tree.assert_dead_before(successor)
+    out, err = tree.wrapper.communicate()
+    assert tree.wrapper.returncode == 76
+    assert "holdfast: a: the guardian process was killed, so the command was ended\n" in err
+    assert tree.processes() == []
+
+
+def test_kill_of_the_guardian_spares_what_was_there_before_us(hf):
+    """`sleep & exec holdfast run`: the wrapper inherits a child that it did not start. (Its start must
+    differ: the kernel counts in ticks of 10 ms.)"""
+    script = f'sleep 1000 & echo $!; sleep 0.05; exec "{hf.program}" run a -- sh -c "echo on; sleep 1000"'
+    shell = hf.start_program(["sh", "-c", script], start_new_session=True)
+    older = int(shell.stdout.readline())
+    assert shell.stdout.readline() == "on\n"
+    guardian = next(int(p) for p in children(shell.pid) if comm(p) == "holdfast-guard")
+    os.kill(guardian, signal.SIGKILL)
+    shell.wait()
+    assert shell.returncode == 76
+    assert state(older) == "S"
+
+
+def test_both_killed_at_once_frees_the_lock_and_ends_at_least_the_command(hf):
+    """What is documented to remain: grandchildren, where no guardian and no wrapper is left."""
+    runner = hf.start("run", "--ttl", "1h", "a", "--", sys.executable, "-c",
+                      "import os, time; print(os.getpid(), flush=True); time.sleep(1000)",
+                      start_new_session=True)
+    command = int(runner.stdout.readline())
+    guardian = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
+    os.kill(runner.pid, signal.SIGSTOP)  # so that it can't see the guardian die
+    os.kill(guardian, signal.SIGKILL)
+    os.kill(runner.pid, signal.SIGKILL)
+    poll(lambda: state(command) in ("Z", None))
+    assert hf.ok("run", "--wait=100s", "a", "--", "echo", "next") == "next"
+
+
+def test_a_waiting_wrapper_that_is_killed_leaves_nobody(hf):
+    hf.ok("acquire", "a")
+    waiter = hf.start("run", "--wait", "a", "--", "true", start_new_session=True)
+    poll(lambda: hf.json("status", "a")["waiters"] == 1)
+    guardian = int(children(waiter.pid)[0])
+    waiter.kill()
+    poll(lambda: state(guardian) in ("Z", None))
+
+
+# ---- stopped -------------------------------------------------------------------------------------
+
+
+def test_a_stopped_wrappers_tree_is_dead_by_the_deadline(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "1500ms")
+    successor = tree.next_holder()
+    wait_until_queued(hf)
+    os.kill(tree.wrapper.pid, signal.SIGSTOP)
+    tree.assert_dead_before(successor)
+    assert tree.processes() == []
+    os.kill(tree.wrapper.pid, signal.SIGCONT)
+    out, err = tree.wrapper.communicate()
+    assert tree.wrapper.returncode == 76
+    assert "a: the command was ended because its lease was lost" in err
+    assert hf.json("status", "a")["state"] == "free"
+
+
+def test_a_stopped_wrappers_command_is_asked_first(hf):
+    """SIGTERM comes a grace before the deadline: who heeds it can clean up."""
+    script = "trap 'echo asked; exit 0' TERM; echo on; sleep 1000 & wait; echo late"
+    runner = hf.start("run", "--ttl", "900ms", "a", "--", "bash", "-c", script,
+                      start_new_session=True)
+    assert runner.stdout.readline() == "on\n"
+    os.kill(runner.pid, signal.SIGSTOP)
+    assert runner.stdout.readline() == "asked\n"
+    os.kill(runner.pid, signal.SIGCONT)
+    runner.communicate()
+    assert runner.returncode == 76
+
+
+def test_everything_stopped_past_the_ttl_is_killed_on_waking_and_harms_nobody(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "1s")
+    everything = tree.processes() + [tree.wrapper.pid]
+    for pid in everything:
+        os.kill(pid, signal.SIGSTOP)
+    successor = hf.json("acquire", "--wait=100s", "--ttl", "1h", "a")
+    for pid in everything:
+        os.kill(pid, signal.SIGCONT)
+    tree.wrapper.communicate()
+    assert tree.wrapper.returncode == 76
+    assert tree.processes() == []
+    status = hf.json("status", "a")
+    assert (status["state"], status["fence"]) == ("held", successor["fence"])
+
+
+def test_a_stopped_guardian_does_not_keep_the_wrapper_from_ending_a_lost_tree(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "900ms")
+    os.kill(tree.guardian, signal.SIGSTOP)
+    fence = hf.json("status", "a")["fence"]
+    hf.ok("release", "--force", "--fence", fence, "--reason", "test", "a")
+    out, err = tree.wrapper.communicate()
+    assert tree.wrapper.returncode == 76
+    assert tree.processes() == []
+
+
+@pytest.mark.stores("sqlite")
+def test_a_store_that_hangs_does_not_hide_the_loss(hf, tmp_path):
+    """Renewals block while another process keeps the database locked."""
+    tree = Tree(hf, tmp_path, "--ttl", "1500ms")
+    database = sqlite3.connect(hf.url.split(":", 1)[1], isolation_level=None)
+    for _ in range(1000):
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            break
+        except sqlite3.OperationalError:
+            time.sleep(0.001)
+    tree.wrapper.wait()
+    assert tree.wrapper.returncode == 76
+    assert tree.processes() == []
+    database.execute("ROLLBACK")
+
+
+# ---- by chance -----------------------------------------------------------------------------------
+
+
+def test_wrappers_killed_at_random_never_let_two_run_at_once(hf, tmp_path):
+    """Each command takes an exclusive file lock that its children inherit: nobody may find it taken."""
+    lock = tmp_path / "exclusive"
+    worker = ("import fcntl, os, sys, time\n"
+              "f = open(sys.argv[1], 'w')\n"
+              "try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+              "except OSError: os._exit(99)\n"
+              "if os.fork() == 0:\n"
+              "    os.setsid()\n"
+              "    time.sleep(1000)\n"
+              "print('on', flush=True)\n"
+              "time.sleep(1000)\n")
+    for round_number in range(12):
+        runner = hf.start("run", "--wait=100s", "a", "--", sys.executable, "-c", worker, lock,
+                          start_new_session=True)
+        assert runner.stdout.readline() == "on\n", (round_number, runner.communicate())
+        victim = runner.pid
+        if round_number % 3 == 1:
+            victim = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
+        os.kill(victim, signal.SIGKILL)
+    runner.communicate()

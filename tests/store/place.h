@@ -1,0 +1,62 @@
+/* A store in a directory of its own, for one test: set_up and tear_down of cmocka, and a shell. */
+#ifndef HF_TESTS_PLACE_H
+#define HF_TESTS_PLACE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../unit/check.h"
+#include "holdfast.h"
+
+struct place {
+    char dir[64];
+    char path[96]; /* what the URL names: the database or the directory */
+    char url[112];
+};
+
+/* `path` is below the directory; "": the directory itself. */
+static inline int place_make(void **state, const char *scheme, const char *path)
+{
+    struct place *p = calloc(1, sizeof *p);
+    if (!p)
+        return -1;
+    snprintf(p->dir, sizeof p->dir, "%s", "/tmp/hf-test-XXXXXX");
+    if (!mkdtemp(p->dir)) {
+        free(p);
+        return -1;
+    }
+    snprintf(p->path, sizeof p->path, "%s%s", p->dir, path);
+    snprintf(p->url, sizeof p->url, "%s:%s", scheme, p->path);
+    *state = p;
+    return 0;
+}
+
+static inline void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline void shell(const char *format, ...)
+{
+    char command[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    assert_int_equal(system(command), 0);
+}
+
+static inline int tear_down(void **state)
+{
+    struct place *p = *state;
+    shell("rm -rf %s", p->dir);
+    free(p);
+    return 0;
+}
+
+static inline struct hf *open_ok(const struct place *p)
+{
+    struct hf *hf = NULL;
+    struct hf_error err = {0};
+    if (hf_open(p->url, &hf, &err) < 0)
+        fail_msg("open: %s", err.message);
+    return hf;
+}
+
+#endif
