@@ -574,7 +574,8 @@ static void step_guard(struct hf_record *rec, const struct hf_ask *ask,
                        struct hf_effects *fx)
 {
     (void)fx;
-    if (!rec->grant.held || rec->grant.fence != ask->req->fence ||
+    /* No grant has fence 0; a foreign lock file only looks as if it had. */
+    if (!rec->grant.held || !ask->req->fence || rec->grant.fence != ask->req->fence ||
         hf_grant_stale(&rec->grant, world) != HF_STALE_NOT)
         refuse(rec, HF_FENCE_STALE, world, answer);
 }

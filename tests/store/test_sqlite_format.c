@@ -200,6 +200,29 @@ static void foreign_writer_is_waited_for_and_named(void **state)
     hf_close(hf);
 }
 
+/* The bug: it gave up, but its place in the queue and what was offered there stayed. */
+static void a_wait_that_fails_leaves_the_queue_when_it_can(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options opts = HF_ACQUIRE_INIT;
+    struct hf_wait *wait;
+    struct hf_lease lease = take(hf, "job", NULL), none;
+    opts.wait_ms = HF_FOREVER;
+    assert_int_equal(hf_wait_start(hf, "job", &opts, &wait, NULL), 0);
+    assert_int_equal(hf_wait_check(wait, &none, NULL), -HF_HELD);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(hf_wait_check(wait, &none, NULL), -HF_UNAVAILABLE);
+    assert_true(hf_wait_is_over(wait));
+    sqlite3_close(db);
+    hf_wait_end(wait);
+    assert_int_equal(sql(p, "SELECT count(*) FROM waiter"), 0);
+    give_back(hf, &lease);
+    hf_close(hf);
+}
+
 static void removed_database_is_noticed(void **state)
 {
     struct place *p = *state;
@@ -221,7 +244,7 @@ static void removed_database_is_noticed(void **state)
 
 /* ---- making it ------------------------------------------------------------------------------ */
 
-enum { RACERS = 8, RACES = 5 };
+enum { RACERS = 8, RACES = 20 };
 
 static int open_and_take(const struct place *p, int i)
 {
@@ -596,6 +619,7 @@ int main(void)
         TEST(unwritable_places_are_forbidden),
         TEST(missing_directories_are_made_private),
         TEST(foreign_writer_is_waited_for_and_named),
+        TEST(a_wait_that_fails_leaves_the_queue_when_it_can),
         TEST(removed_database_is_noticed),
         TEST(many_may_create_it_at_once),
         TEST(the_first_fence_is_1),
