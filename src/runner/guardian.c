@@ -304,6 +304,7 @@ int hf_guardian_start(const struct hf_command *command, struct hf_guardian *ret,
                          .stand_in_link = -1,
                          .plan = {.deadline_ms = INT64_MAX, .timeout_at_ms = INT64_MAX}};
     int r = hf_link_open(ends);
+    hf_clock_boot_ms(); /* both will need what it learns of the machine: learn it once */
     pid_t pid = r < 0 ? r : fork();
     if (pid == 0) {
         close(ends[0]);
