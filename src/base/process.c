@@ -94,6 +94,7 @@ static bool identify(int32_t pid, struct hf_process *ret)
         *ret = self.process;
         return true;
     }
+    errno = 0;
     if (pid <= 0 || !hf_process_read_stat(pid, &stat_now))
         return false;
     *ret = (struct hf_process){pid, stat_now.start_ticks};
@@ -101,6 +102,14 @@ static bool identify(int32_t pid, struct hf_process *ret)
 }
 
 /* ---- any process ---------------------------------------------------------------------------- */
+
+/* Where we only could not look, the process may well be there. */
+static int fail_to_identify(int32_t pid, int saved_errno, struct hf_error *err)
+{
+    if (saved_errno == EMFILE || saved_errno == ENFILE || saved_errno == ENOMEM)
+        return hf_fail_errno(err, HF_UNAVAILABLE, saved_errno, "can't look at process %d", pid);
+    return hf_fail(err, HF_INVALID, "there is no process %d to bind the lease to", pid);
+}
 
 int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *ret,
                           struct hf_error *err)
@@ -111,7 +120,7 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
                        HF_BOUND_MAX);
     for (size_t i = 0; i < n; i++)
         if (!identify(pids[i], &all.of[i]))
-            return hf_fail(err, HF_INVALID, "there is no process %d to bind the lease to", pids[i]);
+            return fail_to_identify(pids[i], errno, err);
     if (n)
         all.pid_namespace = own_pid_namespace();
     memcpy(all.boot, hf_boot_id(), strlen(hf_boot_id()) + 1);

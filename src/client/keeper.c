@@ -134,8 +134,8 @@ static void renew_batch(struct hf_keeping *all, struct hf *hf, struct batch *b)
         struct hf_keeper *k = b->keepers[i];
         settle_one(k, r, &b->requests[i], &b->answers[i], sent_ms, &err);
         b->leases[i] = k->lease;
-        bool tell = !k->lost && k->opts.renewed && k->lease.deadline_ms > sent_ms;
-        if (tell && r >= 0) {
+        bool renewed = r >= 0 && b->answers[i].code >= 0;
+        if (renewed && k->opts.renewed) {
             pthread_mutex_unlock(&all->lock);
             k->opts.renewed(k->opts.arg, &b->leases[i]);
             pthread_mutex_lock(&all->lock);

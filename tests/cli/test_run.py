@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -73,6 +74,19 @@ def test_a_string_is_run_by_the_shell(hf):
     assert hf.ok("run", "a", "-c", "echo $((1 + 2))") == "3"
     assert hf.ok("run", "a", "-c", "echo $0", env={"SHELL": "/bin/bash"}) == "/bin/bash"
     assert hf.ok("run", "a", "-c", "echo $0", env={"SHELL": ""}) == "/bin/sh"
+
+
+@pytest.mark.parametrize("waiting", [[], ["--wait=100ms"]])
+def test_too_few_descriptors_are_the_systems_fault(hf, waiting):
+    """The bug: a process that could not be looked at was one that does not exist, exit code 65."""
+    token = hf.ok("acquire", "held")
+    name = "held" if waiting else "free"
+    for n in range(6, 24):
+        done = hf("run", *waiting, name, *sh("exit 0"),
+                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
+        assert done.returncode in (69, 75 if waiting else 0), (n, done.stderr)
+        assert "there is no process" not in done.stderr
+    hf.ok("release", "held", token)
 
 
 def test_a_bad_name_is_refused_before_anything_runs(hf, tmp_path):

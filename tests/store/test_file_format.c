@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -282,6 +283,47 @@ static void a_waiter_whose_offer_was_cut_short_is_no_longer_in_the_queue(void **
     hf_close(hf);
 }
 
+/* The bug: the keeper renews many names in one request, which ended at the first failure. */
+static void trouble_with_one_name_does_not_lose_the_others(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_lease leases[3];
+    struct hf_keeper *keepers[3];
+    const char *const names[] = {"first", "x", "last"};
+    for (int i = 0; i < 3; i++) {
+        leases[i] = take(hf, names[i], 1000);
+        assert_int_equal(hf_keep(hf, &leases[i], NULL, &keepers[i], NULL), 0);
+    }
+    shell("ln -sf /etc/passwd %s/x.lock", p->dir); /* is not followed */
+    struct pollfd lost = {.fd = hf_keeper_fd(keepers[1]), .events = POLLIN};
+    assert_int_equal(poll(&lost, 1, 60000), 1);
+    assert_int_equal(hf_keeper_check(keepers[0], NULL, NULL), 0);
+    assert_int_equal(hf_keeper_check(keepers[1], NULL, NULL), -HF_LOST);
+    assert_int_equal(hf_keeper_check(keepers[2], NULL, NULL), 0);
+    for (int i = 0; i < 3; i++)
+        hf_keeper_stop(keepers[i]);
+    hf_close(hf);
+}
+
+/* The bug: what stood in its place was shown for a moment, and for good where that was the last. */
+static void a_spare_page_is_looked_at_before_it_is_shown(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_lease lease = take(hf, "x", 0);
+    for (int i = 0; i < 3; i++) /* longer each time, so that the lock file is written anew */
+        assert_int_equal(hf_extend(hf, &lease, 100000 + 10000 * i, NULL), 0);
+    shell("rm %s/.holdfast/swap/x.lock && echo old > %s/.holdfast/swap/x.lock", p->dir, p->dir);
+    shell("cd %s && (while cat x.lock; do :; done > seen 2>&1 & echo $! > pid)", p->dir);
+    for (int i = 0; i < 300; i++) {
+        assert_int_equal(hf_extend(hf, &lease, 200000 + 10000 * i, NULL), 0);
+        shell("rm %s/.holdfast/swap/x.lock && echo old > %s/.holdfast/swap/x.lock", p->dir, p->dir);
+    }
+    shell("cd %s && kill $(cat pid) && ! grep -q old seen", p->dir);
+    hf_close(hf);
+}
+
 static void a_removed_lock_file_is_a_lost_lease(void **state)
 {
     struct place *p = *state;
@@ -472,6 +514,8 @@ int main(void)
         TEST(a_lock_file_newer_than_its_guard_is_believed),
         TEST(a_lock_file_that_outlived_its_release_is_removed),
         TEST(a_waiter_whose_offer_was_cut_short_is_no_longer_in_the_queue),
+        TEST(trouble_with_one_name_does_not_lose_the_others),
+        TEST(a_spare_page_is_looked_at_before_it_is_shown),
         TEST(a_removed_lock_file_is_a_lost_lease),
         TEST(pages_that_were_removed_are_made_again),
         TEST(a_reboot_frees_what_was_bound_and_keeps_the_rest_for_its_ttl),

@@ -23,10 +23,15 @@ static struct hf_file_store *file_store_of(struct hf_store *store)
 static int apply(struct hf_store *store, const struct hf_request *requests, size_t n,
                  struct hf_answer *answers, struct hf_error *err)
 {
-    int r = 0;
-    for (size_t i = 0; r >= 0 && i < n; i++)
-        r = hf_file_apply(file_store_of(store), &requests[i], &answers[i], err);
-    return r;
+    if (n == 1)
+        return hf_file_apply(file_store_of(store), requests, answers, err);
+    /* What is the matter with one name must not keep the others from being renewed. */
+    for (size_t i = 0; i < n; i++) {
+        int r = hf_file_apply(file_store_of(store), &requests[i], &answers[i], err);
+        if (r < 0)
+            answers[i] = (struct hf_answer){.code = r};
+    }
+    return 0;
 }
 
 /* ---- all names ------------------------------------------------------------------------------ */

@@ -375,13 +375,10 @@ static int exchange(const struct hf_file_dir *d, const char *file)
 static bool show_spare(const struct hf_file_dir *d, const struct hf_file_guard *guard, int page)
 {
     struct statx st;
-    if (guard->head.spare != (uint32_t)page + 1 || exchange(d, guard->file) < 0)
-        return false;
-    if (statx(d->top, guard->file, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == 0 &&
-        st.stx_ino == guard->page_inodes[page])
-        return true;
-    exchange(d, guard->file); /* what was noted is not so */
-    return false;
+    /* Looked at before it is shown: who is killed in between must not leave anything else there. */
+    return guard->head.spare == (uint32_t)page + 1 &&
+           statx(d->swap, guard->file, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) == 0 &&
+           st.stx_ino == guard->page_inodes[page] && exchange(d, guard->file) == 0;
 }
 
 /* Make swap/FILE a link of the page, and exchange it for the lock file. */
