@@ -319,7 +319,7 @@ int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options 
 {
     struct hf_wait *w = NULL;
     int r = hf_wait_start(hf, name, opts, &w, err);
-    if (r < 0)
+    if (!w)
         return r;
     int cancel_fd = opts ? opts->cancel_fd : -1;
     while ((r = hf_wait_check(w, ret, err)) == -HF_HELD && !w->over) {
