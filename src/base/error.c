@@ -44,7 +44,7 @@ static void start(struct hf_error *err, int code, const char *format, va_list ar
     vsnprintf(err->message, sizeof err->message, format, args);
 }
 
-int hf_fail(struct hf_error *err, int code, const char *format, ...)
+int hf_set_error(struct hf_error *err, int code, const char *format, ...)
 {
     if (!err)
         return -code;
@@ -55,7 +55,7 @@ int hf_fail(struct hf_error *err, int code, const char *format, ...)
     return -code;
 }
 
-int hf_fail_errno(struct hf_error *err, int code, int saved_errno, const char *format, ...)
+int hf_set_error_errno(struct hf_error *err, int code, int saved_errno, const char *format, ...)
 {
     if (saved_errno == ENOMEM)
         code = HF_NOMEM;

@@ -95,7 +95,7 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 /* The lease as far as its holder knows it; from the environment its fence is known too. */
 static int named_lease(const struct cli *cli, int argc, char **argv, struct hf_lease *ret)
 {
-    const char *name, *token, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
+    const char *name = NULL, *token = NULL, *fence = argc == 0 ? getenv("HOLDFAST_FENCE") : NULL;
     struct hf_lease lease = {0};
     struct hf_error err;
     int code = name_and(cli, argc, argv, "TOKEN", "HOLDFAST_TOKEN", &name, &token);
@@ -196,7 +196,7 @@ int cmd_release(struct cli *cli, int argc, char **argv)
 
 int cmd_guard(struct cli *cli, int argc, char **argv)
 {
-    const char *name, *text;
+    const char *name = NULL, *text = NULL;
     int64_t fence = 0;
     struct hf *hf;
     struct hf_error err;

@@ -8,10 +8,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/limits.h>
 #include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "hold.h"
@@ -164,6 +166,29 @@ static int keep_mode_and_owner(const struct update *u)
     return 0;
 }
 
+/* Whether FILE is still the same without it: what grants or denies access it is not. */
+static bool may_be_missing(const char *attribute, int saved_errno)
+{
+    bool refused = saved_errno == EPERM || saved_errno == EACCES || saved_errno == EOPNOTSUPP;
+    return refused && strcmp(attribute, "system.posix_acl_access") != 0;
+}
+
+/* An access list above all: without it, its mask in the mode would be the group's permissions. */
+static int keep_attributes(const struct update *u)
+{
+    char names[XATTR_LIST_MAX], value[XATTR_SIZE_MAX];
+    ssize_t n = u->existed ? listxattr(u->path, names, sizeof names) : 0;
+    if (n < 0 && errno != EOPNOTSUPP)
+        return fail_file("list the attributes of", u->path, errno);
+    for (const char *name = names; name < names + n; name += strlen(name) + 1) {
+        ssize_t size = getxattr(u->path, name, value, sizeof value);
+        if ((size < 0 || fsetxattr(u->temp_fd, name, value, (size_t)size, 0) < 0) &&
+            !may_be_missing(name, errno))
+            return fail_file("keep the attributes of", u->path, errno);
+    }
+    return 0;
+}
+
 /* Sync, then read it back from the disk rather than from memory. */
 static int verify_written(struct update *u)
 {
@@ -233,6 +258,8 @@ static int commit(void *arg, struct hf *hf, const struct hf_lease *lease)
     int code = verify_written(u);
     if (code == 0)
         code = keep_mode_and_owner(u);
+    if (code == 0)
+        code = keep_attributes(u);
     if (code == 0 && fsync(u->temp_fd) < 0)
         code = fail_file("sync", u->temp_path, errno);
     if (code == 0)

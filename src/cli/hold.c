@@ -159,7 +159,8 @@ static int lost(struct holding *h)
     struct hf_error why = {.message = "it could not be renewed before its deadline"};
     struct hf_status now;
     char holder[HF_MESSAGE_MAX / 2] = "the store does not say who holds it now";
-    cli_complain("%s: the command was ended because its lease was lost", h->hold->name);
+    cli_complain("%s: the command was %s because its lease was lost", h->hold->name,
+                 h->end.not_run ? "not started" : "ended");
     bound_farewell();
     if (run->keeper)
         hf_keeper_check(run->keeper, NULL, &why);

@@ -88,6 +88,8 @@ static bool needs_token(enum hf_op op)
 
 static int check_request(const struct hf_request *req, struct hf_error *err)
 {
+    if ((unsigned)req->op > HF_OP_GUARD)
+        return hf_fail(err, HF_INVALID, "there is no operation %d", (int)req->op);
     int r = hf_check_name(req->name, err);
     if (r >= 0 && req->token)
         r = check_token(req->token, err);

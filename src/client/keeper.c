@@ -162,7 +162,7 @@ static void *keep_renewing(void *arg)
 {
     struct hf *hf = arg;
     struct hf_keeping *all = hf->keeping;
-    struct batch *b = malloc(sizeof *b);
+    struct batch *b = calloc(1, sizeof *b);
     pthread_mutex_lock(&all->lock);
     while (b && !all->closing) {
         int64_t next_ms = collect_due(all, b);

@@ -31,7 +31,8 @@ struct hf_wait {
     bool own_token; /* made by us: a new one may be made when it is spent */
     struct hf_lock_id id;
     int64_t until_ms; /* INT64_MAX: for ever */
-    bool over, queued, watching;
+    int cancel_fd;
+    bool over, queued, watching; /* queued: there may be something to withdraw */
     int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX];
 };
 
@@ -67,6 +68,9 @@ static int make_request(struct hf_wait *w, const char *name, const struct hf_acq
         r = copy_checked(w->token, sizeof w->token, "token", o->token, err);
     if (r < 0)
         return r;
+    if (o->n_bound > HF_BOUND_MAX)
+        return hf_fail(err, HF_INVALID, "a lease can be bound to at most %d processes",
+                       HF_BOUND_MAX);
     if (!o->owner)
         hf_process_describe(o->n_bound ? o->bound[o->n_bound - 1] : getpid(), w->owner,
                             sizeof w->owner);
@@ -127,8 +131,10 @@ static int ask(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret
         answer->lease.deadline_ms = hf_deadline_ms(sent_ms, answer->lease.ttl_ms);
         *ret = answer->lease;
     }
-    w->queued = r == -HF_HELD && answer->queued;
-    w->over = !w->queued;
+    bool waits = r == -HF_HELD && answer->queued;
+    if (r != -HF_UNAVAILABLE) /* where nothing changed, we stand where we stood */
+        w->queued = waits || r == -HF_UNKNOWN;
+    w->over = !waits;
     return r;
 }
 
@@ -187,10 +193,12 @@ static int64_t jitter_ms(int64_t ms)
 /* Sleep until the next moment at which the answer may differ without anybody telling us. */
 static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool dead_ahead)
 {
-    bool blind = w->wake_fd < 0 || answer->holder.fence == 0 || dead_ahead;
+    bool blind = w->wake_fd < 0 || answer->holder.fence == 0;
     int64_t now_ms = hf_clock_boot_ms();
     int64_t in_ms = jitter_ms(blind ? BLIND_POLL_MS : POLL_MS);
-    if (dead_ahead && answer->ahead == 0) /* the holder itself: it is ours for the asking */
+    /* It is ours for the asking, or the next of the dead can be seen. Where somebody is ahead, that
+     * one lives and is concerned first, whoever may be dead in between. */
+    if (dead_ahead && answer->ahead == 0)
         in_ms = 1;
     int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
     if (runs_out_ms < in_ms)
@@ -264,6 +272,7 @@ int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_optio
         return hf_fail(err, HF_NOMEM, "out of memory");
     w->hf = hf;
     w->epoll_fd = w->timer_fd = w->wake_fd = w->ahead_fds[0] = w->ahead_fds[1] = -1;
+    w->cancel_fd = o.cancel_fd;
     w->until_ms = INT64_MAX;
     if (o.wait_ms >= 0 && __builtin_add_overflow(hf_clock_boot_ms(), o.wait_ms, &w->until_ms))
         w->until_ms = INT64_MAX;
@@ -302,10 +311,10 @@ void hf_wait_end(struct hf_wait *w)
     free(w);
 }
 
-static int sleep_until_woken(struct hf_wait *w, int cancel_fd, struct hf_error *err)
+static int sleep_until_woken(struct hf_wait *w, struct hf_error *err)
 {
     struct pollfd fds[] = {{.fd = w->epoll_fd, .events = POLLIN},
-                           {.fd = cancel_fd, .events = POLLIN}};
+                           {.fd = w->cancel_fd, .events = POLLIN}};
     int n = poll(fds, 2, -1);
     if (n < 0 && errno != EINTR)
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't wait for %s", w->name);
@@ -321,9 +330,8 @@ int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options 
     int r = hf_wait_start(hf, name, opts, &w, err);
     if (!w)
         return r;
-    int cancel_fd = opts ? opts->cancel_fd : -1;
     while ((r = hf_wait_check(w, ret, err)) == -HF_HELD && !w->over) {
-        r = sleep_until_woken(w, cancel_fd, err);
+        r = sleep_until_woken(w, err);
         if (r < 0)
             break;
     }

@@ -318,6 +318,8 @@ static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *
     g->expires_ms = world->now_ms + g->ttl_ms;
     g->offered = false;
     fx->changed = true;
+    if (rec->has_self) /* who offered it was killed before it was taken out of the queue */
+        drop_waiter(rec, &g->id, fx);
     if (world->now_ms - g->told_ms >= HF_EXTENDED_EVERY_MS) {
         g->told_ms = world->now_ms;
         tell(fx, world, rec, HF_EV_EXTENDED, g->owner, "");
@@ -572,7 +574,8 @@ static void step_guard(struct hf_record *rec, const struct hf_ask *ask,
                        struct hf_effects *fx)
 {
     (void)fx;
-    if (!rec->grant.held || rec->grant.fence != ask->req->fence ||
+    /* No grant has fence 0; a foreign lock file only looks as if it had. */
+    if (!rec->grant.held || !ask->req->fence || rec->grant.fence != ask->req->fence ||
         hf_grant_stale(&rec->grant, world) != HF_STALE_NOT)
         refuse(rec, HF_FENCE_STALE, world, answer);
 }

@@ -73,6 +73,14 @@ static void wake_wrapper(struct guardian *g)
 
 /* ---- the command's tree --------------------------------------------------------------------- */
 
+/* What would have to be ended at once is not started: even its first moment is somebody else's. */
+_Noreturn static void refuse_to_start(const struct guardian *g)
+{
+    tell(g, (struct hf_note){.kind = HF_NOTE_NOT_RUN, .number = ETIME});
+    tell(g, (struct hf_note){.kind = HF_NOTE_ENDED, .why = g->plan.why});
+    _exit(0);
+}
+
 static void start_command(struct guardian *g, const struct hf_note *note, char *environment,
                           size_t n)
 {
@@ -80,6 +88,9 @@ static void start_command(struct guardian *g, const struct hf_note *note, char *
         putenv(line);
     hf_plan_start(&g->plan, hf_clock_boot_ms(), note->deadline_ms, note->ttl_ms,
                   g->command->grace_ms, g->command->timeout_ms);
+    /* The wrapper may have been stopped since it got the lease. */
+    if (hf_plan_tick(&g->plan, hf_clock_boot_ms()) != HF_DUE_NOTHING)
+        refuse_to_start(g);
     pid_t pid = hf_spawn(g->command, g->link, &g->on_child);
     if (pid < 0) {
         tell(g, (struct hf_note){.kind = HF_NOTE_NOT_RUN, .number = -pid});
@@ -293,6 +304,7 @@ int hf_guardian_start(const struct hf_command *command, struct hf_guardian *ret,
                          .stand_in_link = -1,
                          .plan = {.deadline_ms = INT64_MAX, .timeout_at_ms = INT64_MAX}};
     int r = hf_link_open(ends);
+    hf_clock_boot_ms(); /* both will need what it learns of the machine: learn it once */
     pid_t pid = r < 0 ? r : fork();
     if (pid == 0) {
         close(ends[0]);

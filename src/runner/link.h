@@ -25,7 +25,7 @@ enum hf_note_kind {
     HF_NOTE_ENDED    /* the tree is gone; `number` is the command's wait status; why, left_behind */
 };
 
-enum { HF_NOTE_DATA_MAX = 8192 };
+enum { HF_NOTE_DATA_MAX = 16384 };
 
 struct hf_note {
     enum hf_note_kind kind;

@@ -186,7 +186,29 @@ def test_a_lease_that_was_forced_away_ends_the_command_with_76(hf):
     out, err = holder.communicate()
     assert holder.returncode == 76
     assert "a: the command was ended because its lease was lost" in err
-    assert "lost" in [event["kind"] for event in hf.lines("events", "--name", "a")]
+    told = [e["reason"] for e in hf.lines("events", "--name", "a") if e["kind"] == "lost"]
+    assert told == ["no longer ours"]
+
+
+def test_a_command_whose_lease_ran_out_before_it_began_is_not_started(hf):
+    """The bug: it was started and then killed, in the middle of somebody else's lease."""
+    hf.ok("acquire", "--ttl", "100ms", "a")
+    poll(lambda: hf.json("status", "a")["state"] == "stale")
+    reader, writer = os.pipe()  # full: who announces the takeover there can't go on
+    os.set_blocking(writer, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 4096)
+    os.set_blocking(writer, True)
+    late = hf.start("run", "--ttl", "300ms", "a", *sh("echo started"), stderr=writer)
+    os.close(writer)
+    poll(lambda: hf.json("status", "a")["fence"] > 1)
+    poll(lambda: hf.json("status", "a")["state"] == "stale")
+    next_one = hf.start("run", "a", *sh("echo on; sleep 100"))
+    assert next_one.stdout.readline() == "on\n"
+    with open(reader, encoding="utf-8") as said:
+        assert "a: the command was not started because its lease was lost" in said.read()
+    assert (late.wait(), late.stdout.read()) == (76, "")
 
 
 def test_a_lease_that_is_found_lost_at_the_release_gives_76(hf):

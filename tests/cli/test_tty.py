@@ -126,9 +126,10 @@ def test_ctrl_c_reaches_the_command_once(hf, on_terminal):
     for _ in range(5):
         terminal.type("\x03")
         terminal.expect("got 2\n")
+        time.sleep(0.05)
     terminal.type("\x1c")
     terminal.expect("got 3\n")
-    assert terminal.seen.count("got 2") == 0
+    assert "got 2" not in terminal.before
     assert terminal.wait() == 7
     assert hf.json("status", "a")["state"] == "free"
 
@@ -300,7 +301,7 @@ def test_a_shell_as_the_command_has_job_control_of_its_own(hf, shell):
     shell.run("sh -c 'echo sleeping; exec sleep 1000'")
     shell.expect("sleeping\n")
     shell.press_ctrl_z()
-    shell.run("kill %1; wait %1; echo inner $HOLDFAST_NAME")
+    shell.run("kill -KILL %1; disown %1; echo inner $HOLDFAST_NAME")  # exit asks about jobs
     shell.expect("inner a\n")
     shell.run("exit 9")
     shell.expect(PROMPT)

@@ -2,6 +2,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -76,6 +77,26 @@ def test_the_owner_is_kept(hf, index):
     hf.ok("update", index, "-c", "cat; echo more")
     assert (index.stat().st_uid, index.stat().st_gid) == (1234, 5678)
     assert index.stat().st_mode & 0o7777 == 0o4750
+
+
+def access_list(*entries):
+    """The kernel's own form: version 2, then tag, permissions, id."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def test_the_access_list_is_kept(hf, index):
+    """The bug: the mode holds the list's mask, which then was what the file's group may do."""
+    none = 0xFFFFFFFF
+    acl = access_list((1, 6, none), (2, 6, 65534), (4, 0, none), (0x10, 6, none), (0x20, 0, none))
+    try:
+        os.setxattr(index, "system.posix_acl_access", acl)
+        os.setxattr(index, "user.colour", b"green")
+    except OSError as why:
+        pytest.skip(f"no extended attributes here: {why}")
+    hf.ok("update", index, "-c", "cat; echo more")
+    assert index.stat().st_mode & 0o7777 == 0o660
+    assert os.getxattr(index, "system.posix_acl_access") == acl
+    assert os.getxattr(index, "user.colour") == b"green"
 
 
 def test_a_symbolic_link_stays_and_its_target_is_replaced(hf, index, tmp_path):

@@ -1,5 +1,6 @@
 """A dead wrapper is not a dead command: whoever is killed or stopped, nothing of a command's tree runs
 when the next holder starts."""
+import ctypes
 import os
 import signal
 import sqlite3
@@ -141,6 +142,41 @@ def test_kill_of_the_wrapper_ends_the_tree_before_the_next_starts(hf, tmp_path):
     tree.assert_dead_before(successor)
     poll(lambda: not tree.processes())
     assert "taken-over" in [e["kind"] for e in hf.lines("events", "--name", "a")]
+
+
+class Held:
+    """A process held still by ptrace. SIGSTOP would not do for a guardian: when its wrapper dies its
+    process group is orphaned, and the kernel continues it."""
+
+    SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        self.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+
+    def __enter__(self):
+        for request in (self.SEIZE, self.INTERRUPT):
+            if self.ptrace(request, self.pid, None, None) < 0:
+                pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
+        poll(lambda: state(self.pid) == "t")
+
+    def __exit__(self, *_):
+        self.ptrace(self.DETACH, self.pid, None, None)
+
+
+def test_a_dead_wrapper_frees_nothing_while_its_guardian_lives(hf, tmp_path):
+    tree = Tree(hf, tmp_path, "--ttl", "1h")
+    successor = tree.next_holder()
+    wait_until_queued(hf)
+    with Held(tree.guardian):
+        tree.wrapper.kill()
+        tree.wrapper.wait()
+        for _ in range(20):
+            status = hf.json("status", "a")
+            assert (status["state"], status["alive"]) == ("held", True)
+        assert successor.poll() is None
+    tree.assert_dead_before(successor)
 
 
 def test_kill_of_the_wrappers_group_ends_the_tree_too(hf, tmp_path):

@@ -4,6 +4,7 @@ Where a test needs a client that does one thing at a time it is tests/faults/ham
 """
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -249,6 +250,30 @@ def test_waiters_are_served_in_order_with_the_dead_skipped(hf, talker):
         assert waiters[i].ask("guard")[0] == "OK"
         assert waiters[i].ask("release")[0] == "OK"
     assert fences == sorted(fences)
+
+
+def switches(pid):
+    """How often the process has gone to sleep by itself."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as text:
+        return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", text.read(), re.M).group(1))
+
+
+def test_who_stands_behind_the_dead_far_back_in_the_queue_sleeps(hf, talker):
+    """The bug: it asked ten times a second for as long as it waited."""
+    holder = talker()
+    holder.acquire()
+    waiters = []
+    for i in range(12):
+        waiters.append(talker())
+        waiters[-1].wait()
+        wait_for_waiters(hf, i + 1)
+    before = switches(waiters[11].process.pid)
+    waiters[10].kill()
+    poll(lambda: switches(waiters[11].process.pid) > before)  # it has noticed
+    time.sleep(0.5)
+    before = switches(waiters[11].process.pid)
+    time.sleep(3)
+    assert switches(waiters[11].process.pid) - before < 12
 
 
 def test_a_higher_priority_goes_first(hf, talker):

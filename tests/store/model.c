@@ -147,11 +147,15 @@ void model_load(struct model_lock *lock, const struct hf_lock_id *self)
 
 /* ---- effects -------------------------------------------------------------------------------- */
 
+/* The execution that occupies the key: one that failed or was aborted leaves it free. */
 static struct model_execution *find_execution(struct model *m, const char *name, const char *key)
 {
-    for (size_t i = m->n_executions; i-- > 0;)
-        if (strcmp(m->executions[i].name, name) == 0 && strcmp(m->executions[i].key, key) == 0)
-            return &m->executions[i];
+    for (size_t i = m->n_executions; i-- > 0;) {
+        struct model_execution *x = &m->executions[i];
+        bool occupies = x->outcome == HF_OUTCOME_NONE || x->outcome == HF_OUTCOME_SUCCESS;
+        if (occupies && strcmp(x->name, name) == 0 && strcmp(x->key, key) == 0)
+            return x;
+    }
     return NULL;
 }
 

@@ -220,6 +220,11 @@ def test_the_threshold_can_be_set(hf):
     assert hf("--store", hf.url + "?old=10s", "status", "x").returncode in (64, 65)
 
 
+def test_a_foreign_lock_has_no_fence_that_could_be_current(hf):
+    write(lock_file(hf), foreign(1))
+    assert hf("guard", "x", "0").returncode == 76
+
+
 def test_a_time_in_the_future_counts_for_nothing(hf):
     write(lock_file(hf), foreign(-3600))
     assert hf("acquire", "x").returncode == 75

@@ -4,6 +4,7 @@
  * suite's matter; what other programs see is test_file_foreign.py's.
  */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,6 +23,21 @@ static void reboot_machine(void)
     static char next[HF_UUID_LEN + 1];
     hf_token(next);
     boot_id = next;
+}
+
+/* ---- a disk that can fail ------------------------------------------------------------------- */
+
+static int syncs, failing_syncs; /* since they were set to 0; how many are to fail from now on */
+int __wrap_fdatasync(int fd);
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd)
+{
+    syncs++;
+    if (failing_syncs == 0)
+        return __real_fdatasync(fd);
+    failing_syncs--;
+    errno = EIO;
+    return -1;
 }
 
 /* ---- a store in a directory of its own ------------------------------------------------------ */
@@ -147,6 +163,25 @@ static void fences_grow_though_the_power_was_lost(void **state)
     hf_close(hf);
 }
 
+/* The bug: a limit that was written but not synced was taken for one that is on disk. */
+static void a_limit_whose_sync_failed_is_synced_before_it_is_used(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_lease lease;
+    take_and_release(hf, "an event, so that its segment is there");
+    failing_syncs = 1;
+    assert_true(hf_init(hf, true, NULL) < 0); /* raises the limit */
+    failing_syncs = 1;
+    assert_true(hf_acquire(hf, "y", NULL, &lease, NULL) < 0);
+    syncs = 0;
+    take_and_release(hf, "y");
+    assert_int_equal(syncs, 1);
+    take_and_release(hf, "z");
+    assert_int_equal(syncs, 1);
+    hf_close(hf);
+}
+
 static void fences_grow_though_the_guard_is_damaged_or_gone(void **state)
 {
     struct place *p = *state;
@@ -212,6 +247,38 @@ static void a_lock_file_that_outlived_its_release_is_removed(void **state)
     assert_int_equal(next.takeover.reason, HF_STALE_NOT);
     assert_int_equal(hf_release(hf, &next, NULL), 0);
     shell("test ! -e %s/x.lock", p->dir);
+    hf_close(hf);
+}
+
+static int ask(struct hf *hf, enum hf_op op, const char *token, int64_t wait_ms)
+{
+    struct hf_request req = {.op = op,
+                             .name = "x",
+                             .token = token,
+                             .owner = "me",
+                             .ttl_ms = op == HF_OP_ACQUIRE ? HF_TTL_DEFAULT_MS : 0,
+                             .wait_ms = wait_ms};
+    struct hf_answer answer;
+    assert_int_equal(hf_apply(hf, &req, 1, &answer, NULL), 0);
+    return answer.code;
+}
+
+/* The bug: it stayed in the queue, and its own release offered the lock to it once more. */
+static void a_waiter_whose_offer_was_cut_short_is_no_longer_in_the_queue(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    char waiter[HF_UUID_LEN + 1];
+    hf_token(waiter);
+    struct hf_lease lease = take(hf, "x", 0);
+    assert_int_equal(ask(hf, HF_OP_ACQUIRE, waiter, HF_FOREVER), -HF_HELD);
+    shell("cp %s/.holdfast/names/x.lock %s/guard", p->dir, p->dir);
+    assert_int_equal(hf_release(hf, &lease, NULL), 0);
+    /* Killed after the lock file was the waiter's, before the guard was written. */
+    shell("cp %s/guard %s/.holdfast/names/x.lock", p->dir, p->dir);
+    assert_int_equal(ask(hf, HF_OP_ACQUIRE, waiter, HF_FOREVER), 0);
+    assert_int_equal(ask(hf, HF_OP_RELEASE, waiter, 0), 0);
+    assert_int_equal(state_of(hf, "x"), HF_STATE_FREE);
     hf_close(hf);
 }
 
@@ -399,10 +466,12 @@ int main(void)
         cmocka_unit_test(long_names_are_cut_and_told_apart),
         TEST(list_knows_cut_names),
         TEST(fences_grow_though_the_power_was_lost),
+        TEST(a_limit_whose_sync_failed_is_synced_before_it_is_used),
         TEST(fences_grow_though_the_guard_is_damaged_or_gone),
         TEST(bump_epoch_goes_past_what_a_backup_has_lost),
         TEST(a_lock_file_newer_than_its_guard_is_believed),
         TEST(a_lock_file_that_outlived_its_release_is_removed),
+        TEST(a_waiter_whose_offer_was_cut_short_is_no_longer_in_the_queue),
         TEST(a_removed_lock_file_is_a_lost_lease),
         TEST(pages_that_were_removed_are_made_again),
         TEST(a_reboot_frees_what_was_bound_and_keeps_the_rest_for_its_ttl),

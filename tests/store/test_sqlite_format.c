@@ -200,6 +200,29 @@ static void foreign_writer_is_waited_for_and_named(void **state)
     hf_close(hf);
 }
 
+/* The bug: it gave up, but its place in the queue and what was offered there stayed. */
+static void a_wait_that_fails_leaves_the_queue_when_it_can(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options opts = HF_ACQUIRE_INIT;
+    struct hf_wait *wait;
+    struct hf_lease lease = take(hf, "job", NULL), none;
+    opts.wait_ms = HF_FOREVER;
+    assert_int_equal(hf_wait_start(hf, "job", &opts, &wait, NULL), 0);
+    assert_int_equal(hf_wait_check(wait, &none, NULL), -HF_HELD);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(hf_wait_check(wait, &none, NULL), -HF_UNAVAILABLE);
+    assert_true(hf_wait_is_over(wait));
+    sqlite3_close(db);
+    hf_wait_end(wait);
+    assert_int_equal(sql(p, "SELECT count(*) FROM waiter"), 0);
+    give_back(hf, &lease);
+    hf_close(hf);
+}
+
 static void removed_database_is_noticed(void **state)
 {
     struct place *p = *state;
@@ -221,7 +244,7 @@ static void removed_database_is_noticed(void **state)
 
 /* ---- making it ------------------------------------------------------------------------------ */
 
-enum { RACERS = 8, RACES = 5 };
+enum { RACERS = 8, RACES = 20 };
 
 static int open_and_take(const struct place *p, int i)
 {
@@ -344,6 +367,28 @@ static void short_lived_processes_reserve_more_fences(void **state)
         last = fence;
         hf_close(hf);
     }
+}
+
+/*
+ * The bug: who raised the limit was killed before the sync, and the next one believed what it found
+ * in the log. SQLite syncs nothing where nothing changes, so the same number again is not enough.
+ */
+static void what_a_killed_process_raised_is_raised_again(void **state)
+{
+    struct place *p = *state;
+    hf_close(open_ok(p));
+    sql(p, "INSERT INTO event (seq, at) SELECT fence_limit - 2, 0 FROM meta");
+    sql(p, "UPDATE meta SET fence_raised = fence_limit - 2 + 100000");
+    int64_t doubtful = sql(p, "SELECT fence_raised FROM meta");
+    struct hf *hf = open_ok(p);
+    int64_t fence = take_and_give(hf, "job");
+    hf_close(hf);
+    assert_true(sql(p, "SELECT fence_raised FROM meta") > doubtful);
+    assert_true(fence <= sql(p, "SELECT fence_limit FROM meta"));
+    reboot(p);
+    hf = open_ok(p);
+    assert_true(take_and_give(hf, "job") > doubtful);
+    hf_close(hf);
 }
 
 static void bumped_epoch_is_far_above(void **state)
@@ -574,12 +619,14 @@ int main(void)
         TEST(unwritable_places_are_forbidden),
         TEST(missing_directories_are_made_private),
         TEST(foreign_writer_is_waited_for_and_named),
+        TEST(a_wait_that_fails_leaves_the_queue_when_it_can),
         TEST(removed_database_is_noticed),
         TEST(many_may_create_it_at_once),
         TEST(the_first_fence_is_1),
         TEST(power_loss_never_repeats_a_fence),
         TEST(fences_stay_within_what_is_reserved),
         TEST(short_lived_processes_reserve_more_fences),
+        TEST(what_a_killed_process_raised_is_raised_again),
         TEST(bumped_epoch_is_far_above),
         TEST(reboot_frees_what_was_bound_to_a_process),
         TEST(reboot_forgets_who_waited),

@@ -314,14 +314,46 @@ static void a_batch_is_answered_one_by_one(void **state)
     assert_int_equal(answers[3].code, 0);
 }
 
+/* ---- what a caller may get wrong ---------------------------------------------------------------
+ */
+
+static void the_longest_wait_is_for_ever(void **state)
+{
+    struct hf_acquire_options opts = HF_ACQUIRE_INIT;
+    struct hf_lease lease, none;
+    struct hf_wait *wait;
+    opts.wait_ms = INT64_MAX;
+    assert_int_equal(hf_acquire(hf, "a", NULL, &lease, &err), 0);
+    assert_int_equal(hf_wait_start(hf, "a", &opts, &wait, &err), 0);
+    assert_int_equal(hf_wait_check(wait, &none, &err), -HF_HELD);
+    assert_false(hf_wait_is_over(wait));
+    hf_wait_end(wait);
+}
+
+static void too_many_processes_and_unknown_operations_are_refused(void **state)
+{
+    struct hf_acquire_options opts = HF_ACQUIRE_INIT;
+    struct hf_lease lease;
+    struct hf_answer answer;
+    struct hf_request req = {.op = (enum hf_op)(HF_OP_GUARD + 1), .name = "a"};
+    opts.n_bound = 1000000000;
+    assert_int_equal(hf_acquire(hf, "a", &opts, &lease, &err), -HF_INVALID);
+    assert_int_equal(hf_apply(hf, &req, 1, &answer, &err), -HF_INVALID);
+}
+
 static int run_on(const char *on)
 {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, open_one, close_one)
-        T(many_threads_share_one_handle),          T(a_keeper_renews_until_it_is_stopped),
-        T(a_keepers_descriptor_tells_of_the_loss), T(a_wait_ends_when_it_is_cancelled),
-        T(waits_fit_into_an_event_loop),           T(after_fork_the_childs_handle_says_so),
+        T(many_threads_share_one_handle),
+        T(a_keeper_renews_until_it_is_stopped),
+        T(a_keepers_descriptor_tells_of_the_loss),
+        T(a_wait_ends_when_it_is_cancelled),
+        T(waits_fit_into_an_event_loop),
+        T(after_fork_the_childs_handle_says_so),
         T(a_batch_is_answered_one_by_one),
+        T(the_longest_wait_is_for_ever),
+        T(too_many_processes_and_unknown_operations_are_refused),
 #undef T
     };
     scheme = on;

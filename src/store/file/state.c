@@ -2,7 +2,9 @@
  * `state`: what is true of the whole store, in one small file that is read and written in place
  * under a kernel lock. Fences never repeat, although no grant waits for the disk: the counter runs
  * below a limit that was on disk before the first fence under it was given, and after a reboot,
- * when the counter itself may have been lost, it goes on from the limit.
+ * when the counter itself may have been lost, it goes on from the limit. The limit is raised in two
+ * writes with a sync between them: whoever is killed there leaves nothing that others would take
+ * for being on disk.
  */
 #include <assert.h>
 #include <errno.h>
@@ -27,8 +29,9 @@ struct state_data {
     uint32_t format, unused;
     char boot[40];
     int64_t first_open_ms;
-    int64_t fence; /* the last one reserved */
-    int64_t limit; /* every fence given is below it, whatever was lost with the power */
+    int64_t fence;  /* the last one reserved */
+    int64_t limit;  /* every fence given is below it */
+    int64_t raised; /* at least the limit, and on disk before the limit is raised to it */
     int64_t next_event;
     uint64_t checksum;
 };
@@ -95,8 +98,8 @@ static void start_boot(struct state_data *data)
     memset(data->boot, 0, sizeof data->boot);
     memcpy(data->boot, hf_boot_id(), strlen(hf_boot_id()));
     data->first_open_ms = hf_local_now_ms();
-    if (data->limit > data->fence)
-        data->fence = data->limit;
+    if (data->raised > data->fence)
+        data->fence = data->raised;
 }
 
 /* Make the file, or carry it into this boot. */
@@ -147,6 +150,17 @@ void hf_file_state_close(struct hf_file_state *state)
 
 /* ---- counting ------------------------------------------------------------------------------- */
 
+/* First have it on disk that the limit may be so high, then let it be. */
+static int raise_limit(const struct hf_file_state *state, struct state_data *data,
+                       struct hf_error *err)
+{
+    data->raised = data->fence + FENCE_BLOCK;
+    int r = write_data(state, data, true, err);
+    if (r >= 0)
+        data->limit = data->raised;
+    return r;
+}
+
 static int64_t reserve(const struct hf_file_state *state, int64_t n, int64_t at_least,
                        struct hf_error *err)
 {
@@ -158,10 +172,9 @@ static int64_t reserve(const struct hf_file_state *state, int64_t n, int64_t at_
     data.fence = first + n - 1;
     if (data.fence >= FENCE_MAX)
         return hf_fail(err, HF_INTERNAL, "the store has used up all fences");
-    bool past_limit = data.fence >= data.limit;
-    if (past_limit)
-        data.limit = data.fence + FENCE_BLOCK;
-    r = write_data(state, &data, past_limit, err);
+    if (data.fence >= data.limit && (r = raise_limit(state, &data, err)) < 0)
+        return r;
+    r = write_data(state, &data, false, err);
     return r < 0 ? r : first;
 }
 

@@ -154,7 +154,10 @@ int hf_sqlite_once(struct hf_store *store, const char *name, const char *key, en
     return 0;
 }
 
-/* Who has just been granted the lock is the only one that can be running under it. */
+/*
+ * Who has just been granted the lock is the only one that can be running under it. The same id may
+ * come again: a request repeated while it runs changes nothing, one that ended starts anew.
+ */
 static int add_execution(struct hf_sqlite *s, const struct hf_record *rec,
                          const struct hf_request *req, struct hf_error *err)
 {

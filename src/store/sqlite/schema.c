@@ -9,6 +9,10 @@
  *
  *     ... events and fences ...| lost with the power |........ limit | first of the next boot ...
  *
+ * What is in the log need not be on disk: its writer may have been killed before the sync. So a
+ * synced transaction first sets `fence_raised`, and only the next one the limit: who sees the limit
+ * knows that what a new boot starts from is on disk.
+ *
  * The jump is an event row without a name, which is never shown. The newest row is never pruned.
  *
  * To change the format: append a step to `steps`; never edit one that was released.
@@ -34,8 +38,9 @@ static const char format_1[] =
 "-- One row: what this boot is, and which fences may have been given.\n"
 "CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), boot INTEGER NOT NULL,\n"
 "  boot_id TEXT NOT NULL, first_open_ms INTEGER NOT NULL, fence_limit INTEGER NOT NULL,\n"
-"  counted_seq INTEGER NOT NULL, event_count INTEGER NOT NULL);\n"
-"INSERT INTO meta VALUES (1, 0, '', 0, 0, 0, 0);\n"
+"  counted_seq INTEGER NOT NULL, event_count INTEGER NOT NULL,\n"
+"  fence_raised INTEGER NOT NULL);\n"
+"INSERT INTO meta VALUES (1, 0, '', 0, 0, 0, 0, 0);\n"
 "\n"
 "-- One row per name ever locked. What is known of the holder stays when it leaves: it is the last\n"
 "-- one's then. lock_id is a hash of the token. *_at are ms since 1970, *_ms are ms of this boot's\n"
@@ -127,6 +132,25 @@ static int check_empty(struct hf_sqlite *s, struct hf_error *err)
     return r;
 }
 
+/* What we have raised is on disk now: from here on everybody may use it. */
+static int allow_raised(struct hf_sqlite *s, struct hf_error *err)
+{
+    int r = hf_sqlite_begin(s, false, err);
+    if (r < 0)
+        return r;
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_SET_LIMIT, err);
+    if (stmt)
+        sqlite3_bind_int64(stmt, 1, s->raising);
+    r = stmt ? hf_sqlite_run(s, stmt, err) : -HF_UNAVAILABLE;
+    if (r < 0)
+        hf_sqlite_rollback(s);
+    else
+        r = hf_sqlite_commit(s, err);
+    if (r >= 0 && s->fence_limit < s->raising)
+        s->fence_limit = s->raising;
+    return r;
+}
+
 /* Run `change` in a transaction of its own that is on disk when this returns. */
 static int change_durably(struct hf_sqlite *s,
                           int (*change)(struct hf_sqlite *s, struct hf_error *err),
@@ -135,13 +159,14 @@ static int change_durably(struct hf_sqlite *s,
     int r = hf_sqlite_begin(s, true, err);
     if (r < 0)
         return r;
+    s->raising = 0;
     if ((r = change(s, err)) < 0)
         hf_sqlite_rollback(s);
     else
         r = hf_sqlite_commit(s, err);
     if (r < 0)
         s->fence_limit = 0; /* what was to be reserved is not: read it again before a grant */
-    return r;
+    return r >= 0 && s->raising ? allow_raised(s, err) : r;
 }
 
 static int run_steps(struct hf_sqlite *s, struct hf_error *err)
@@ -188,6 +213,7 @@ static int read_meta(struct hf_sqlite *s, bool *ret_same, struct hf_error *err)
     *ret_same = boot_id && strcmp(boot_id, hf_boot_id()) == 0;
     s->first_open_ms = sqlite3_column_int64(stmt, 2);
     s->fence_limit = sqlite3_column_int64(stmt, 3);
+    s->fence_raised = sqlite3_column_int64(stmt, 6);
     sqlite3_reset(stmt);
     return 0;
 }
@@ -214,12 +240,12 @@ static int jump_to(struct hf_sqlite *s, int64_t seq, struct hf_error *err)
                        s->path);
     snprintf(sql, sizeof sql,
              "INSERT OR IGNORE INTO event (seq, at) VALUES (%lld, %lld);"
-             "UPDATE meta SET fence_limit = %lld",
+             "UPDATE meta SET fence_raised = %lld",
              (long long)seq, (long long)hf_clock_wall_ms(), (long long)(seq + FENCE_BLOCK));
     int r = hf_sqlite_exec(s, sql, err);
     if (r < 0)
         return r;
-    s->fence_limit = seq + FENCE_BLOCK;
+    s->raising = seq + FENCE_BLOCK;
     s->last_seq = seq;
     return 0;
 }
@@ -240,7 +266,7 @@ static int enter_boot(struct hf_sqlite *s, struct hf_error *err)
              hf_boot_id(), (long long)now_ms);
     if ((r = hf_sqlite_exec(s, sql, err)) < 0 || (r = read_last_seq(s, err)) < 0)
         return r;
-    int64_t above = s->last_seq > s->fence_limit ? s->last_seq : s->fence_limit;
+    int64_t above = s->last_seq > s->fence_raised ? s->last_seq : s->fence_raised;
     if ((r = jump_to(s, above, err)) < 0)
         return r;
     s->boot++;
@@ -273,15 +299,17 @@ static int raise_limit(struct hf_sqlite *s, struct hf_error *err)
     if (s->last_seq + FENCE_HEADROOM <= s->fence_limit)
         return 0; /* somebody else has */
     int64_t limit = s->last_seq + FENCE_BLOCK;
+    if (limit <= s->fence_raised)
+        limit = s->fence_raised + 1; /* where nothing changes, SQLite would not sync either */
     if (limit >= fence_end)
         return hf_fail(err, HF_UNAVAILABLE, "%s has used up its fences; start a new store",
                        s->path);
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_RAISE_LIMIT, err);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_RAISE, err);
     if (!stmt)
         return -HF_UNAVAILABLE;
     sqlite3_bind_int64(stmt, 1, limit);
     if ((r = hf_sqlite_run(s, stmt, err)) >= 0)
-        s->fence_limit = limit;
+        s->raising = limit;
     return r;
 }
 
@@ -321,7 +349,7 @@ static int bump(struct hf_sqlite *s, struct hf_error *err)
     int r = read_meta(s, &same, err);
     if (r < 0 || (r = read_last_seq(s, err)) < 0)
         return r;
-    int64_t above = s->last_seq > s->fence_limit ? s->last_seq : s->fence_limit;
+    int64_t above = s->last_seq > s->fence_raised ? s->last_seq : s->fence_raised;
     return jump_to(s, above + epoch_step, err);
 }
 

@@ -52,8 +52,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(COMMIT, "COMMIT")                                                                            \
     X(ROLLBACK, "ROLLBACK")                                                                        \
     X(META,                                                                                        \
-      "SELECT boot, boot_id, first_open_ms, fence_limit, counted_seq, event_count FROM meta")      \
-    X(RAISE_LIMIT, "UPDATE meta SET fence_limit = ?1")                                             \
+      "SELECT boot, boot_id, first_open_ms, fence_limit, counted_seq, event_count, fence_raised"   \
+      " FROM meta")                                                                                \
+    X(RAISE, "UPDATE meta SET fence_raised = ?1")                                                  \
+    X(SET_LIMIT, "UPDATE meta SET fence_limit = max(fence_limit, ?1)")                             \
     X(SET_COUNTED, "UPDATE meta SET counted_seq = ?1, event_count = ?2")                           \
     X(LAST_SEQ, "SELECT max(seq) FROM event")                                                      \
     X(LOCK, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE id = ?1")                     \
@@ -96,10 +98,13 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(EXECUTION_ORPHAN, "UPDATE execution SET state = 'ABORTED', finished_at = ?4,"                \
                         " reason = 'its lease was gone' WHERE " HF_SQLITE_ONCE                     \
                         " AND state = 'RUNNING' AND id <> ?3")                                     \
-    X(EXECUTION_INSERT, "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"    \
-                        " fence, owner, created_at, started_at)"                                   \
-                        " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                \
-                        " ON CONFLICT (id) DO NOTHING")                                            \
+    X(EXECUTION_INSERT,                                                                            \
+      "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"                      \
+      " fence, owner, created_at, started_at)"                                                     \
+      " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                                  \
+      " ON CONFLICT (id) DO UPDATE SET state = 'RUNNING', attempt = attempt + 1,"                  \
+      " fence = ?4, owner = ?5, started_at = ?6, finished_at = NULL,"                              \
+      " exit_code = NULL, reason = NULL WHERE state IN ('FAILED','ABORTED')")                      \
     X(EXECUTION_END, "UPDATE execution SET state = ?2, exit_code = ?3, reason = ?4,"               \
                      " finished_at = ?5 WHERE id = ?1 AND state = 'RUNNING'")                      \
     X(EXECUTION_PRUNE, "DELETE FROM execution WHERE rowid IN (SELECT rowid FROM execution"         \
@@ -132,9 +137,11 @@ struct hf_sqlite {
     int wake_dir;                  /* -1 until somebody waits */
     int64_t boot; /* this boot's number in the store: rows of another one are of an earlier boot */
     int64_t first_open_ms;
-    int64_t fence_limit; /* fences up to here are reserved on disk, as far as we have seen */
-    int64_t last_seq;    /* the newest event; exact where seq_known, and in a transaction */
-    int64_t given;       /* the newest fence of this transaction, or 0 */
+    int64_t fence_limit;  /* fences up to here are reserved on disk, as far as we have seen */
+    int64_t fence_raised; /* what the next boot starts from; above the limit: perhaps not on disk */
+    int64_t raising;      /* what this transaction raises it to; 0: nothing */
+    int64_t last_seq;     /* the newest event; exact where seq_known, and in a transaction */
+    int64_t given;        /* the newest fence of this transaction, or 0 */
     bool seq_known;
     bool writing; /* inside a transaction */
     bool full_sync;
