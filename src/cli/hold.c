@@ -129,7 +129,7 @@ static int exit_code(const struct holding *h)
     return command_code(h);
 }
 
-/* ---- the lease was lost ---------------------------------------------------------------------- */
+/* ---- the lease was lost --------------------------------------------------------------------- */
 
 static struct {
     char line[HF_NAME_MAX + 128];
@@ -145,14 +145,14 @@ static void give_up(int signal_number)
 }
 
 /* From here on a store that does not answer can't keep us: then this is all that is said. */
-static void bound_farewell(const char *name)
+static void bound_farewell(const char *name, const char *fate)
 {
     struct sigaction action = {.sa_handler = give_up};
     sigset_t set;
     last_words.n = (size_t)snprintf(last_words.line, sizeof last_words.line,
-                                    "holdfast: %s: the command was ended because its lease was "
-                                    "lost; the store does not answer\n",
-                                    name);
+                                    "holdfast: %s: the command was %s because its lease was lost; "
+                                    "the store does not answer\n",
+                                    name, fate);
     sigaction(SIGALRM, &action, NULL);
     sigemptyset(&set);
     sigaddset(&set, SIGALRM);
@@ -170,7 +170,8 @@ static int lost(struct holding *h)
     struct hf_error why = {.message = "it could not be renewed before its deadline"};
     struct hf_status now;
     char holder[HF_MESSAGE_MAX / 2] = "";
-    bound_farewell(h->hold->name);
+    const char *fate = h->end.not_run ? "not started" : "ended";
+    bound_farewell(h->hold->name, fate);
     if (run->keeper)
         hf_keeper_check(run->keeper, NULL, &why);
     hf_run_stop_keeping(run);
@@ -181,7 +182,7 @@ static int lost(struct holding *h)
     if (!why.has_holder && hf_status_of(h->hf, h->hold->name, &now, NULL) >= 0)
         hf_describe_status(&now, holder, sizeof holder);
     alarm(0);
-    cli_complain("%s: the command was ended because its lease was lost: %s%s%s%s", h->hold->name,
+    cli_complain("%s: the command was %s because its lease was lost: %s%s%s%s", h->hold->name, fate,
                  why.message, released ? " and was given back" : "", *holder ? "; " : "", holder);
     return hf_code_exit(HF_LOST);
 }
