@@ -389,6 +389,7 @@ static int run_on(const char *on)
         T(a_keeper_renews_until_it_is_stopped),
         T(a_keepers_descriptor_tells_of_the_loss),
         T(a_wait_ends_when_it_is_cancelled),
+        T(a_forked_child_keeps_no_kernel_lock),
         T(waits_fit_into_an_event_loop),
         T(after_fork_the_childs_handle_says_so),
         T(a_batch_is_answered_one_by_one),
