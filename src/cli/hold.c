@@ -129,19 +129,30 @@ static int exit_code(const struct holding *h)
     return command_code(h);
 }
 
-/* ---- the lease was lost --------------------------------------------------------------------- */
+/* ---- the lease was lost ---------------------------------------------------------------------- */
+
+static struct {
+    char line[HF_NAME_MAX + 128];
+    size_t n;
+} last_words;
 
 static void give_up(int signal_number)
 {
     (void)signal_number;
+    ssize_t ignored = write(STDERR_FILENO, last_words.line, last_words.n);
+    (void)ignored;
     _exit(hf_code_exit(HF_LOST));
 }
 
-/* From here on a store that does not answer can't keep us. */
-static void bound_farewell(void)
+/* From here on a store that does not answer can't keep us: then this is all that is said. */
+static void bound_farewell(const char *name)
 {
     struct sigaction action = {.sa_handler = give_up};
     sigset_t set;
+    last_words.n = (size_t)snprintf(last_words.line, sizeof last_words.line,
+                                    "holdfast: %s: the command was ended because its lease was "
+                                    "lost; the store does not answer\n",
+                                    name);
     sigaction(SIGALRM, &action, NULL);
     sigemptyset(&set);
     sigaddset(&set, SIGALRM);
@@ -158,10 +169,8 @@ static int lost(struct holding *h)
     struct hf_run *run = h->run;
     struct hf_error why = {.message = "it could not be renewed before its deadline"};
     struct hf_status now;
-    char holder[HF_MESSAGE_MAX / 2] = "the store does not say who holds it now";
-    cli_complain("%s: the command was %s because its lease was lost", h->hold->name,
-                 h->end.not_run ? "not started" : "ended");
-    bound_farewell();
+    char holder[HF_MESSAGE_MAX / 2] = "";
+    bound_farewell(h->hold->name);
     if (run->keeper)
         hf_keeper_check(run->keeper, NULL, &why);
     hf_run_stop_keeping(run);
@@ -169,9 +178,11 @@ static int lost(struct holding *h)
     hf_report_lost(h->hf, &run->lease,
                    h->end.why == HF_ENDING_DEADLINE ? "not renewed in time" : "no longer ours",
                    NULL);
-    if (hf_status_of(h->hf, h->hold->name, &now, NULL) >= 0)
+    if (!why.has_holder && hf_status_of(h->hf, h->hold->name, &now, NULL) >= 0)
         hf_describe_status(&now, holder, sizeof holder);
-    cli_complain("%s%s; %s", why.message, released ? " and was given back" : "", holder);
+    alarm(0);
+    cli_complain("%s: the command was ended because its lease was lost: %s%s%s%s", h->hold->name,
+                 why.message, released ? " and was given back" : "", *holder ? "; " : "", holder);
     return hf_code_exit(HF_LOST);
 }
 

@@ -328,7 +328,7 @@ int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options 
 {
     struct hf_wait *w = NULL;
     int r = hf_wait_start(hf, name, opts, &w, err);
-    if (r < 0)
+    if (!w)
         return r;
     while ((r = hf_wait_check(w, ret, err)) == -HF_HELD && !w->over) {
         r = sleep_until_woken(w, err);

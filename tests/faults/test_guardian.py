@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 import uuid
@@ -267,6 +268,23 @@ def test_a_stopped_wrappers_command_is_asked_first(hf):
     assert runner.returncode == 76
 
 
+def test_a_wrapper_stopped_before_its_release_does_not_free_its_successor(hf):
+    runner = hf.start("run", "--ttl", "1s", "a", "--", "sh", "-c", "echo on; read x; exit 0",
+                      stdin=subprocess.PIPE, start_new_session=True)
+    assert runner.stdout.readline() == "on\n"
+    guardian = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
+    os.kill(runner.pid, signal.SIGSTOP)
+    runner.stdin.write("\n")
+    runner.stdin.flush()
+    poll(lambda: state(guardian) == "Z")
+    successor = hf.json("acquire", "--wait=100s", "--ttl", "1h", "a")
+    os.kill(runner.pid, signal.SIGCONT)
+    runner.communicate()
+    assert runner.returncode == 76
+    assert hf.json("status", "a")["fence"] == successor["fence"]
+    assert hf.json("status", "a")["state"] == "held"
+
+
 def test_everything_stopped_past_the_ttl_is_killed_on_waking_and_harms_nobody(hf, tmp_path):
     tree = Tree(hf, tmp_path, "--ttl", "1s")
     everything = tree.processes() + [tree.wrapper.pid]
@@ -303,8 +321,9 @@ def test_a_store_that_hangs_does_not_hide_the_loss(hf, tmp_path):
             break
         except sqlite3.OperationalError:
             time.sleep(0.001)
-    tree.wrapper.wait()
+    _, err = tree.wrapper.communicate()
     assert tree.wrapper.returncode == 76
+    assert "a: the command was ended because its lease was lost" in err
     assert tree.processes() == []
     database.execute("ROLLBACK")
 
