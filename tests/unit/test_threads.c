@@ -292,6 +292,46 @@ static void after_fork_the_childs_handle_says_so(void **state)
     assert_int_equal(hf_release(hf, &lease, &err), 0);
 }
 
+static bool is_locked_by_us(const char *path)
+{
+    return strstr(path, directory) &&
+           (strstr(path, "-queue") || strstr(path, "/.holdfast/names/") ||
+            strstr(path, "/.holdfast/state"));
+}
+
+/* Open or mapped, either keeps the file's kernel lock. */
+static int count_lock_files(void)
+{
+    char line[500], path[64];
+    int n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        n += is_locked_by_us(line);
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t len = readlink(path, line, sizeof line - 1);
+        line[len < 0 ? 0 : len] = '\0';
+        n += is_locked_by_us(line);
+    }
+    fclose(maps);
+    return n;
+}
+
+/* The bug: a parent killed in the middle of a change stayed in it for as long as its child lived. */
+static void a_forked_child_keeps_no_kernel_lock(void **state)
+{
+    struct hf_lease lease;
+    assert_int_equal(hf_acquire(hf, "parent", NULL, &lease, &err), 0);
+    assert_true(count_lock_files() > 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(count_lock_files());
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(hf_release(hf, &lease, &err), 0);
+}
+
 /* ---- batches -------------------------------------------------------------------------------- */
 
 static void a_batch_is_answered_one_by_one(void **state)
@@ -349,6 +389,7 @@ static int run_on(const char *on)
         T(a_keeper_renews_until_it_is_stopped),
         T(a_keepers_descriptor_tells_of_the_loss),
         T(a_wait_ends_when_it_is_cancelled),
+        T(a_forked_child_keeps_no_kernel_lock),
         T(waits_fit_into_an_event_loop),
         T(after_fork_the_childs_handle_says_so),
         T(a_batch_is_answered_one_by_one),

@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "error.h"
 #include "file_store.h"
+#include "forked.h"
 
 #define MAGIC "hfguard"
 
@@ -126,12 +127,13 @@ static int open_guard(struct hf_file_store *fs, struct hf_file_guard *guard, boo
         return 0;
     if (r == -HF_NOT_FOUND)
         return hf_fail(err, HF_UNAVAILABLE, "the store in %s has been removed", fs->dir.path);
-    return r;
+    return r < 0 ? r : hf_forked_add(guard->fd, err);
 }
 
 static void close_files(struct hf_file_guard *guard)
 {
     int *fds[] = {&guard->fd, &guard->page_fds[0], &guard->page_fds[1]};
+    hf_forked_remove(guard->fd);
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
         if (*fds[i] >= 0)
             close(*fds[i]);

@@ -15,6 +15,7 @@
 #include "clock.h"
 #include "error.h"
 #include "file_store.h"
+#include "forked.h"
 #include "local.h"
 
 #define MAGIC "hf-file"
@@ -129,7 +130,9 @@ int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
     if (r < 0)
         return r;
     pthread_mutex_init(&ret->mutex, NULL);
-    r = enter(ret, err);
+    r = hf_forked_add(ret->fd, err);
+    if (r >= 0)
+        r = enter(ret, err);
     if (r >= 0) {
         r = settle_state(dir, ret, &data, err);
         leave(ret);
@@ -144,6 +147,7 @@ int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
 
 void hf_file_state_close(struct hf_file_state *state)
 {
+    hf_forked_remove(state->fd);
     close(state->fd);
     pthread_mutex_destroy(&state->mutex);
 }

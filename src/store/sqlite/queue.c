@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "forked.h"
 #include "local.h"
 #include "sqlite_store.h"
 
@@ -43,7 +44,10 @@ static void map_elder(struct hf_sqlite *s)
         pwrite(s->queue_fd, &nobody, sizeof nobody, 0) != (ssize_t)sizeof nobody)
         return;
     void *at = mmap(NULL, sizeof nobody, PROT_READ | PROT_WRITE, MAP_SHARED, s->queue_fd, 0);
-    s->elder = at == MAP_FAILED ? NULL : at;
+    if (at == MAP_FAILED)
+        return;
+    madvise(at, sizeof nobody, MADV_DONTFORK); /* a mapping keeps the file, and its lock, as well */
+    s->elder = at;
 }
 
 int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err)
@@ -61,15 +65,17 @@ int hf_sqlite_queue_open(struct hf_sqlite *s, struct hf_error *err)
                              "can't write %s; make it writable, or name another place with --store",
                              path);
     map_elder(s);
-    return 0;
+    return hf_forked_add(s->queue_fd, err);
 }
 
 void hf_sqlite_queue_close(struct hf_sqlite *s)
 {
     if (s->elder)
         munmap(s->elder, sizeof *s->elder);
-    if (s->queue_fd >= 0)
-        close(s->queue_fd);
+    if (s->queue_fd < 0)
+        return;
+    hf_forked_remove(s->queue_fd);
+    close(s->queue_fd);
 }
 
 /* ---- the elder ------------------------------------------------------------------------------ */
