@@ -82,11 +82,15 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 {
     const char *name = operand_or_env(argc, argv, 0, "HOLDFAST_NAME");
     const char *second = operand_or_env(argc, argv, 1, variable);
-    if (argc == 1)
-        return cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
-    if (!name || !second)
-        return cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set",
-                         cli->command->name, what, variable);
+    if (argc == 1) {
+        cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
+        return CLI_EXIT_USAGE; /* said here too, for readers and analyzers of this file alone */
+    }
+    if (!name || !second) {
+        cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set", cli->command->name,
+                  what, variable);
+        return CLI_EXIT_USAGE;
+    }
     *ret_name = name;
     *ret_what = second;
     return 0;
