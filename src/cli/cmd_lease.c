@@ -82,18 +82,17 @@ static int name_and(const struct cli *cli, int argc, char **argv, const char *wh
 {
     const char *name = operand_or_env(argc, argv, 0, "HOLDFAST_NAME");
     const char *second = operand_or_env(argc, argv, 1, variable);
-    if (argc == 1) {
-        cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
-        return CLI_EXIT_USAGE; /* said here too, for readers and analyzers of this file alone */
+    if (argc != 1 && name && second) {
+        *ret_name = name;
+        *ret_what = second;
+        return 0;
     }
-    if (!name || !second) {
+    if (argc == 1)
+        cli_usage(cli, "%s needs NAME and %s, or neither", cli->command->name, what);
+    else
         cli_usage(cli, "%s needs NAME and %s: HOLDFAST_NAME and %s are not set", cli->command->name,
                   what, variable);
-        return CLI_EXIT_USAGE;
-    }
-    *ret_name = name;
-    *ret_what = second;
-    return 0;
+    return CLI_EXIT_USAGE;
 }
 
 /* The lease as far as its holder knows it; from the environment its fence is known too. */
