@@ -1,6 +1,24 @@
 /* What the library checks before it asks a store, and what a struct's size means. */
+#include <sys/vfs.h>
+
 #include "client.h"
 #include "place.h"
+
+/* ---- a filesystem that tests can choose: this kernel may have no network ones ---------------- */
+
+static long pretended_magic; /* 0: what is there */
+/* With 64-bit offsets this is what statfs() is called. */
+int __real_statfs64(const char *path, struct statfs *ret);
+int __wrap_statfs64(const char *path, struct statfs *ret);
+int __wrap_statfs64(const char *path, struct statfs *ret)
+{
+    int r = __real_statfs64(path, ret);
+    if (r == 0 && pretended_magic)
+        ret->f_type = pretended_magic;
+    return r;
+}
+
+/* ---- the tests ------------------------------------------------------------------------------ */
 
 static struct hf *hf;
 static struct hf_error err;
@@ -88,6 +106,27 @@ static void the_deadline_lies_before_the_expiry(void **state)
     }
 }
 
+static void a_store_on_a_network_filesystem_is_refused(void **state)
+{
+    static const struct {
+        long magic;
+        const char *name;
+    } kinds[] = {{0x6969, "NFS"},      {0xff534d42, "CIFS"},     {0x01021997, "9p"},
+                 {0x65735546, "FUSE"}, {0x6a656a63, "virtiofs"}, {0x1234, "unknown"}};
+    const struct place *p = *state;
+    for (size_t i = 0; i < 2 * sizeof kinds / sizeof *kinds; i++) {
+        char url[200];
+        struct hf *other = NULL;
+        snprintf(url, sizeof url, "%s:%s/other", i % 2 ? "sqlite" : "file", p->dir);
+        pretended_magic = kinds[i / 2].magic;
+        assert_int_equal(hf_open(url, &other, &err), -HF_UNAVAILABLE);
+        pretended_magic = 0;
+        assert_null(other);
+        assert_non_null(strstr(err.message, kinds[i / 2].name));
+        assert_non_null(strstr(err.message, "name a place on a local disk with --store"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,6 +135,7 @@ int main(void)
         T(a_newer_programs_options_are_refused),
         T(what_can_not_be_asked_is_refused_before_the_store_is),
         T(the_deadline_lies_before_the_expiry),
+        T(a_store_on_a_network_filesystem_is_refused),
 #undef T
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
