@@ -12,15 +12,16 @@ from conftest import poll
 # Writes each signal that comes; SIGTERM ends it.
 LISTENER = """
 import os, signal, sys
-def note(number, frame):
+wanted = set(map(int, sys.argv[1:]))
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)  # a handler could miss what comes before it sleeps
+for number in wanted:
+    signal.signal(number, signal.SIG_DFL)
+os.write(1, b"ready\\n")
+while True:
+    number = signal.sigwait(wanted)
     os.write(1, b"%d\\n" % number)
     if number == signal.SIGTERM:
         os._exit(7)
-for number in map(int, sys.argv[1:]):
-    signal.signal(number, note)
-os.write(1, b"ready\\n")
-while True:
-    signal.pause()
 """
 
 
