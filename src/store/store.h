@@ -54,6 +54,10 @@ struct hf_store_ops {
                  struct hf_error *err);
     void (*unwatch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
 
+    /* Let a descriptor that watched for `from` watch for `to` from now on. NULL: never possible. */
+    int (*rewatch)(struct hf_store *store, const struct hf_lock_id *from,
+                   const struct hf_lock_id *to);
+
     /*
      * Whom the waiter `id` stands behind: the processes of the one just ahead of it in the queue,
      * or of the holder; none where they are not known. NULL: never known.

@@ -281,6 +281,7 @@ static void a_wait_that_ends_while_the_store_fails_says_so(void **state)
     struct hf_acquire_options opts = waiting(8000);
     struct hf_lease lease;
     set_fire(state, FIRST_ASKS, 1000, -HF_UNAVAILABLE);
+    assert_int_equal(hf_extend(elsewhere, &held, 200, &err), 0); /* then it looks, and fails */
     int64_t before_ms = hf_clock_boot_ms();
     assert_int_equal(hf_acquire(hf, "a", &opts, &lease, &err), -HF_UNAVAILABLE);
     assert_true(hf_clock_boot_ms() >= before_ms + 8000);
