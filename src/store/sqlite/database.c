@@ -265,7 +265,7 @@ int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err)
     int persist = 1;
     sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
     /* The inner pages of a million names stay in memory. */
-    return hf_sqlite_exec(s, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000", err);
+    return hf_sqlite_exec(s, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-32000", err);
 }
 
 void hf_sqlite_tidy(struct hf_sqlite *s)
