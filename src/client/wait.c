@@ -3,6 +3,7 @@
  * descriptor, an epoll of three things: the store's wake-up, the end of the processes it stands
  * behind, and a timer. Whatever wakes it, it asks again with the same token: that either confirms
  * what it was granted meanwhile, or keeps its place. A lost wake-up costs a poll, never the lock.
+ * A store that fails while somebody waits is asked again until the wait itself ends.
  */
 #include <errno.h>
 #include <poll.h>
@@ -17,11 +18,14 @@
 #include "client.h"
 #include "clock.h"
 #include "error.h"
+#include "text.h"
 
 enum {
-    POLL_MS = 5000,      /* the backup of a lost wake-up; jittered down to half */
-    BLIND_POLL_MS = 100, /* where nobody will wake us: no watch, or a foreign holder */
-    STAGGER_MS = 50      /* between the waiters who look when a lease runs out */
+    POLL_MS = 5000,       /* the backup of a lost wake-up; jittered down to half */
+    BLIND_POLL_MS = 100,  /* where nobody will wake us: no watch, or a foreign holder */
+    STAGGER_MS = 50,      /* between the waiters who look when a lease runs out */
+    TROUBLE_MIN_MS = 100, /* before a store that failed is asked again; doubled each time, */
+    TROUBLE_MAX_MS = 4000 /* up to this; jittered down to half */
 };
 
 struct hf_wait {
@@ -34,6 +38,9 @@ struct hf_wait {
     int64_t until_ms; /* INT64_MAX: for ever */
     int cancel_fd;
     bool over, queued, watching; /* queued: there may be something to withdraw */
+    bool accepted;               /* it has stood in the queue, ready to be woken */
+    int64_t trouble_since_ms;    /* since when the store fails; 0: it does not */
+    int64_t trouble_pause_ms;
     struct bed {
         int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX]; /* -1: not open */
         struct hf_lock_id wake_id; /* whom wake_fd watches for; maybe of a wait before this one */
@@ -148,6 +155,14 @@ static void withdraw(struct hf_wait *w)
 
 /* ---- sleeping ------------------------------------------------------------------------------- */
 
+static void sleep_at_most(struct hf_wait *w, int64_t in_ms)
+{
+    int64_t now_ms = hf_clock_boot_ms();
+    if (w->until_ms != INT64_MAX && w->until_ms - now_ms < in_ms)
+        in_ms = w->until_ms - now_ms;
+    hf_clock_arm(w->bed.timer_fd, now_ms + (in_ms < 1 ? 1 : in_ms));
+}
+
 static void watch_descriptor(struct hf_wait *w, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN};
@@ -191,7 +206,6 @@ static int64_t jitter_ms(int64_t ms)
 static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool dead_ahead)
 {
     bool blind = w->bed.wake_fd < 0 || answer->holder.fence == 0;
-    int64_t now_ms = hf_clock_boot_ms();
     int64_t in_ms = jitter_ms(blind ? BLIND_POLL_MS : POLL_MS);
     /* It is ours for the asking, or the next of the dead can be seen. Where somebody is ahead, that
      * one lives and is concerned first, whoever may be dead in between. */
@@ -200,12 +214,44 @@ static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool de
     int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
     if (runs_out_ms < in_ms)
         in_ms = runs_out_ms;
-    if (w->until_ms != INT64_MAX && w->until_ms - now_ms < in_ms)
-        in_ms = w->until_ms - now_ms;
-    if (in_ms < 1)
-        in_ms = 1;
-    hf_clock_arm(w->bed.timer_fd, now_ms + in_ms);
+    sleep_at_most(w, in_ms);
 }
+
+/* ---- a store that fails --------------------------------------------------------------------- */
+
+/* Is it the store's trouble, which may pass, and not the answer to somebody who just came? */
+static bool may_pass(const struct hf_wait *w, int r)
+{
+    return (r == -HF_UNAVAILABLE || r == -HF_UNKNOWN) && w->accepted && !w->hf->store->past_help;
+}
+
+/* Go on waiting, and ask again after a pause; where the time is up, say how long it was tried. */
+static int wait_out(struct hf_wait *w, int r, struct hf_error *err)
+{
+    char why[HF_MESSAGE_MAX] = "", span[HF_SPAN_MAX];
+    int64_t now_ms = hf_clock_boot_ms();
+    if (!w->trouble_since_ms) {
+        w->trouble_since_ms = now_ms;
+        w->trouble_pause_ms = TROUBLE_MIN_MS;
+    }
+    if (err)
+        strcpy(why, err->message);
+    hf_format_span(now_ms - w->trouble_since_ms, span);
+    if (now_ms >= w->until_ms && now_ms == w->trouble_since_ms)
+        return r; /* there was no time to try again */
+    if (now_ms >= w->until_ms)
+        return hf_fail(err, -r, "%s (still so after %s, when the wait ran out)", why, span);
+    for (int i = 0; i < HF_BOUND_MAX; i++)
+        close_if_open(&w->bed.ahead_fds[i]); /* one that has died would not let us sleep */
+    sleep_at_most(w, jitter_ms(w->trouble_pause_ms));
+    w->trouble_pause_ms *= 2;
+    if (w->trouble_pause_ms > TROUBLE_MAX_MS)
+        w->trouble_pause_ms = TROUBLE_MAX_MS;
+    w->over = false;
+    return hf_fail(err, HF_HELD, "still waiting for %s though the store fails: %s", w->name, why);
+}
+
+/* ---- asking and sleeping -------------------------------------------------------------------- */
 
 static void drain(int fd)
 {
@@ -255,7 +301,7 @@ static int begin_waiting(struct hf_wait *w, struct hf_answer *answer, struct hf_
         withdraw(w);
         return r;
     }
-    w->watching = true;
+    w->watching = w->accepted = true;
     return ask(w, answer, ret, err);
 }
 
@@ -266,6 +312,9 @@ static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error 
     int r = ask(w, &answer, ret, err);
     if (r == -HF_HELD && w->queued && !w->watching)
         r = begin_waiting(w, &answer, ret, err);
+    if (may_pass(w, r))
+        return wait_out(w, r, err);
+    w->trouble_since_ms = 0;
     if (r == -HF_HELD && w->queued)
         set_timer(w, &answer, watch_ahead(w));
     return r;

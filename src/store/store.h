@@ -14,6 +14,7 @@
 struct hf_store {
     const struct hf_store_ops *ops;
     char shown_url[HF_URL_MAX];
+    _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
 struct hf_store_ops {
