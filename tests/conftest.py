@@ -7,6 +7,7 @@
         poll(lambda: hf.json("status", "a")["state"] == "held")
 
     @pytest.mark.stores("sqlite")                # only there
+    @in_files                                    # only where the store is a file
 """
 import json
 import os
@@ -96,7 +97,7 @@ class Holdfast:
         self.tmp_path = tmp_path
         self.mark = f"HOLDFAST_TEST_MARK={uuid.uuid4()}"
         self.children = []
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG"))}
         self.env.update([self.mark.split("=")], HOLDFAST_STORE=store_url, HOME=str(tmp_path),
                         XDG_STATE_HOME=str(tmp_path / "state"), NO_COLOR="1")
 
@@ -165,6 +166,9 @@ STORES = {
     "file": in_directory("file:{}/locks"),
     "postgres": on_postgres,
 }
+
+
+in_files = pytest.mark.stores("sqlite", "file")
 
 
 def pytest_configure(config):
