@@ -2,7 +2,7 @@
 """Real servers for the tests: each on a private directory and port, none that was running before.
 
     with Scratch() as scratch:                   # a directory; when we end, however, what runs in it ends too
-        server = Postgres(scratch, fsync="on")   # any setting of postgresql.conf
+        server = Postgres(scratch, fsync="off")  # any setting of postgresql.conf
         server.start()
         url = server.create_database("mine")
         server.psql("SELECT 1", "mine")
@@ -14,7 +14,6 @@ arguments replaced by that of a new database on a new server.
 import contextlib
 import os
 import pwd
-import shutil
 import signal
 import socket
 import subprocess
@@ -227,8 +226,7 @@ def find_postgres():
     raise RuntimeError("PostgreSQL is not installed; run scripts/deps test")
 
 
-# What tests share need not outlive a power cut; who needs that says fsync="on".
-QUICK = {"fsync": "off", "full_page_writes": "off"}
+# Durable as it comes: a server that is not would be warned about.
 SETTINGS = {"max_connections": "200", "shared_buffers": "32MB", "max_wal_size": "256MB", "log_line_prefix": "'%m [%p] %u@%d '",
             "logging_collector": "off", "timezone": "UTC", "unix_socket_permissions": "0777"}
 
@@ -256,7 +254,7 @@ class Postgres(Server):
                      "--locale=C.UTF-8", "--no-sync", "--no-instructions", "--wal-segsize=4")
         self.env.update(env or {})
         self.write("pg_hba.conf", HBA)
-        self.set(**{**SETTINGS, **QUICK, **settings, "port": str(self.port),
+        self.set(**{**SETTINGS, **settings, "port": str(self.port),
                     "listen_addresses": "'127.0.0.1'", "unix_socket_directories": f"'{self.sockets}'"})
 
     def write(self, file, text, mode="w"):
