@@ -67,7 +67,7 @@ static void take(const char *name, struct hf_acquire_options *options)
 {
     char token[HF_UUID_LEN + 1];
     hf_token(token);
-    options->token = token;
+    options->token = endures ? token : NULL;
     for (int r; (r = hf_acquire(hf, name, options, &lease, &error)) < 0;) {
         if (endures && r == -HF_LOST)
             hf_token(token); /* it was granted while we could not hear of it, and has ended */
