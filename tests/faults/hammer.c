@@ -11,6 +11,7 @@
  *     extend | release | guard                      of what was acquired last
  *     keep | lost                                   start a keeper; has it lost the lease?
  *     status NAME
+ *     waits NAME N                                  N waits for NAME at once, all on this handle
  */
 #include <err.h>
 #include <errno.h>
@@ -146,6 +147,23 @@ static void talk_status(const char *line)
     fflush(stdout);
 }
 
+static void talk_waits(const char *line)
+{
+    char name[HF_NAME_MAX + 1];
+    int n, r = 0;
+    struct hf_acquire_options options = HF_ACQUIRE_INIT;
+    struct hf_wait *wait;
+    if (sscanf(line, "waits %200s %d", name, &n) != 2)
+        errx(64, "bad command: %s", line);
+    options.wait_ms = HF_FOREVER;
+    for (int i = 0; i < n && (r == 0 || r == -HF_HELD); i++) {
+        r = hf_wait_start(hf, name, &options, &wait, &error);
+        if (r == 0)
+            r = hf_wait_check(wait, &lease, &error);
+    }
+    say(r);
+}
+
 static int talk(void)
 {
     char line[512];
@@ -155,6 +173,8 @@ static int talk(void)
             talk_acquire(line);
         else if (strncmp(line, "status ", 7) == 0)
             talk_status(line);
+        else if (strncmp(line, "waits ", 6) == 0)
+            talk_waits(line);
         else if (strcmp(line, "extend") == 0)
             say(hf_extend(hf, &lease, 0, &error));
         else if (strcmp(line, "release") == 0)

@@ -368,18 +368,12 @@ def test_nothing_is_held_in_the_database_while_a_lock_is_held(server, direct):
 
 
 def test_one_listening_connection_however_many_wait(server, direct):
-    """Of one process: waits of the same handle share it. (Here: processes, one each.)"""
-    holder = Talker(direct)
-    holder.acquire()
-    waiters = [Talker(direct) for _ in range(3)]
-    for i, waiter in enumerate(waiters):
-        waiter.wait()
-        wait_for_waiters(direct, i + 1)
-    poll(lambda: server.psql("SELECT count(*) FROM pg_stat_activity WHERE query ~* '^listen'") == "3")
-    holder.ask("release")
-    for waiter in waiters:
-        assert waiter.answer()[0] == "OK"
-        assert waiter.ask("release")[0] == "OK"
+    talker = Talker(direct)
+    direct.ok("acquire", "it")
+    assert talker.ask("waits it 100")[0] == "LOCK_HELD"
+    wait_for_waiters(direct, 100)
+    poll(lambda: server.psql("SELECT count(*) FROM pg_stat_activity WHERE query ~* '^listen'") == "1")
+    assert int(server.psql("SELECT count(*) FROM pg_stat_activity WHERE datname = 'locks'")) <= 5
 
 
 # ---- a long queue
