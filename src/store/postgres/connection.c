@@ -124,10 +124,14 @@ static bool pause_before(int64_t deadline_ms, int64_t *pause_ms)
     return true;
 }
 
-/* A server that is starting, or has no connection left just now, may soon have one. */
-static bool may_pass(const struct hf_pg_fault *fault)
+/*
+ * A server that is starting, or has no connection left just now, may soon have one; and one that we
+ * have reached before is probably being restarted.
+ */
+static bool may_pass(struct hf_postgres *s, const struct hf_pg_fault *fault)
 {
-    return hf_pg_is(fault, "57P03") || hf_pg_is(fault, "53300");
+    return hf_pg_is(fault, "57P") || hf_pg_is(fault, "53300") ||
+           (!fault->sqlstate[0] && s->was_reached);
 }
 
 int hf_pg_connect(struct hf_postgres *s, const char *url, int64_t deadline_ms,
@@ -140,9 +144,10 @@ int hf_pg_connect(struct hf_postgres *s, const char *url, int64_t deadline_ms,
         return hf_fail(err, HF_NOMEM, "out of memory");
     do
         c->pg = connect_once(s, url, deadline_ms, &fault);
-    while (!c->pg && may_pass(&fault) && pause_before(deadline_ms, &pause_ms));
+    while (!c->pg && may_pass(s, &fault) && pause_before(deadline_ms, &pause_ms));
     int r = c->pg ? 0 : hf_pg_fail(s, &fault, err);
     if (c->pg) {
+        s->was_reached = true;
         c->fd = hf_pq.PQsocket(c->pg);
         r = hf_forked_add(c->fd, err);
     }

@@ -59,6 +59,7 @@ struct hf_postgres {
     char listen_url[HF_URL_MAX]; /* where to LISTEN; empty: at `url` */
     char shown[HF_URL_MAX];
     int64_t timeout_ms;
+    _Atomic bool was_reached; /* there was a connection once */
     struct hf_pg_pool pool;
     struct hf_pg_memory *memory;
     struct hf_pg_listener *listener;
