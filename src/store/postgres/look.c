@@ -57,8 +57,7 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
     static const char sql[] =
         "SELECT l.name, l.lock_id IS NOT NULL, l.fence, holdfast.ms(holdfast.clock()),"
         " holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),"
-        " (SELECT count(*) FROM holdfast.waiter w WHERE w.name = l.name),"
-        " l.processes, l.owner, l.note, l.execution_id::text"
+        " l.waiters, l.processes, l.owner, l.note, l.execution_id::text"
         " FROM holdfast.lock l WHERE l.name > $1 AND l.name >= $2 AND l.name < $3"
         " AND ($4 OR l.lock_id IS NOT NULL) ORDER BY l.name LIMIT $5";
     struct hf_pg_statement st = {.sql = sql};
@@ -88,6 +87,8 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
 int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
                hf_status_fn fn, void *arg, struct hf_error *err)
 {
+    if (!prefix)
+        prefix = "";
     size_t n = strlen(prefix);
     if (n > HF_NAME_MAX)
         return 0;
