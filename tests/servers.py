@@ -250,12 +250,20 @@ class Postgres(Server):
             self.run(f"{self.bin}/pg_basebackup", "-D", self.dir, "-R", "-X", "stream", "-c", "fast",
                      "-h", "127.0.0.1", "-p", str(copy_of.port), "-U", "postgres")
         else:
-            self.run(f"{self.bin}/initdb", "-D", self.dir, "-U", "postgres", "-A", "trust", "-E", "UTF8",
-                     "--locale=C.UTF-8", "--no-sync", "--no-instructions", "--wal-segsize=4")
+            self.run("cp", "-a", "--reflink=auto", self.new_cluster(), self.dir)
         self.env.update(env or {})
         self.write("pg_hba.conf", HBA)
         self.set(**{**SETTINGS, **settings, "port": str(self.port),
                     "listen_addresses": "'127.0.0.1'", "unix_socket_directories": f"'{self.sockets}'"})
+
+    new = None  # where this process has a cluster that was never started, to be copied: initdb takes long
+
+    def new_cluster(self):
+        if not Postgres.new:
+            Postgres.new = Scratch()
+            self.run(f"{self.bin}/initdb", "-D", f"{Postgres.new.path}/cluster", "-U", "postgres", "-A", "trust",
+                     "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions", "--wal-segsize=4")
+        return f"{Postgres.new.path}/cluster"
 
     def write(self, file, text, mode="w"):
         with open(f"{self.dir}/{file}", mode) as out:
@@ -292,7 +300,7 @@ class Postgres(Server):
 
     def start_psql(self, database, user="postgres"):
         """A psql that reads from its stdin: a session to keep open."""
-        return subprocess.Popen([f"{self.bin}/psql", "-XAtq", "-h", self.sockets, "-p", str(self.port), "-U", user,
+        return subprocess.Popen([f"{self.bin}/psql", "-XAtq", "-v", "VERBOSITY=verbose", "-h", self.sockets, "-p", str(self.port), "-U", user,
                                  "-d", database], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, env=self.env, cwd="/", bufsize=1)
 
