@@ -25,7 +25,7 @@ struct task {
     struct hf_answer *answer;
     bool done;
     struct hf_lock_id id;
-    char processes[HF_PG_PROCESSES_MAX];
+    char processes[HF_PG_PROCESSES_MAX], channel[HF_PG_CHANNEL_LEN + 1];
     struct hf_pg_seen seen;
     struct hf_buf alive, dead;
     struct hf_pg_number numbers[4];
@@ -116,13 +116,13 @@ static const struct {
     [HF_OP_GUARD] = {"SELECT * FROM holdfast.status($1)", NULL},
 };
 
-static void make_statement(struct hf_postgres *s, struct task *t, const char *channel,
-                           struct hf_pg_statement *ret)
+static void make_statement(struct hf_postgres *s, struct task *t, struct hf_pg_statement *ret)
 {
+    hf_pg_channel(s->listener, &t->id, t->channel);
     *ret = (struct hf_pg_statement){.sql = calls[t->req->op].sql};
     hf_pg_bind_text(ret, t->req->name);
     if (calls[t->req->op].bind)
-        calls[t->req->op].bind(t, channel, ret);
+        calls[t->req->op].bind(t, t->channel, ret);
     if (!hf_op_is_read(t->req->op))
         bind_judgement(s, t, ret);
 }
@@ -323,13 +323,12 @@ static int send_tasks(struct hf_postgres *s, struct task **tasks, size_t n,
 {
     struct hf_pg_statement statements[PIPELINE_MAX];
     PGresult *results[PIPELINE_MAX];
-    char channel[HF_PG_CHANNEL_LEN + 1];
     bool changes = false;
-    hf_pg_channel(s->listener, channel);
-    for (size_t i = 0; i < n; i++) {
-        make_statement(s, tasks[i], channel, &statements[i]);
+    size_t i = 0;
+    do {
+        make_statement(s, tasks[i], &statements[i]);
         changes |= !hf_op_is_read(tasks[i]->req->op);
-    }
+    } while (++i < n);
     int r = hf_pg_exchange(s, statements, n, changes, results, fault, err);
     if (r < 0)
         return r;

@@ -252,8 +252,9 @@ int hf_pg_prepare(struct hf_postgres *s, struct hf_error *err);
 struct hf_pg_listener *hf_pg_listener_new(struct hf_postgres *s);
 void hf_pg_listener_free(struct hf_pg_listener *l);
 
-/* The channel to name in requests; empty while nobody listens there. */
-void hf_pg_channel(struct hf_pg_listener *l, char ret[HF_PG_CHANNEL_LEN + 1]);
+/* The channel to name in the waiter's requests; empty while nobody listens there for it. */
+void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                   char ret[HF_PG_CHANNEL_LEN + 1]);
 
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);
