@@ -135,6 +135,7 @@ static void check_wakes(int name, const char *what)
     }
 }
 
+/* Whoever waits is told through the handle that it last asked with. */
 static void watch_before_asking(struct hf_store *store, const struct hf_request *req, int name)
 {
     struct hf_error error;
@@ -142,8 +143,9 @@ static void watch_before_asking(struct hf_store *store, const struct hf_request 
         return;
     struct hf_lock_id id = hf_lock_id_of(req->token);
     struct actor *a = find_actor(name, &id);
-    if (!a || a->wake_fd >= 0)
+    if (!a || (a->wake_fd >= 0 && a->watched_on == store))
         return;
+    unwatch(a, req->name);
     if (store->ops->watch(store, req->name, &a->id, &a->wake_fd, &error) < 0)
         give_up("watch", error.message);
     a->watched_on = store;
