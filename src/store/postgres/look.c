@@ -86,6 +86,8 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
 int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
                hf_status_fn fn, void *arg, struct hf_error *err)
 {
+    if (!prefix)
+        prefix = "";
     size_t n = strlen(prefix);
     if (n > HF_NAME_MAX)
         return 0;
