@@ -9,11 +9,10 @@ import struct
 import sys
 import termios
 import time
-from datetime import datetime
 
 import pytest
 
-from conftest import PATIENCE_S, poll
+from conftest import PATIENCE_S, TTL_S, expect_renewals, poll
 
 PROMPT = "prompt> "
 
@@ -187,37 +186,15 @@ def test_ctrl_z_gives_the_prompt_and_fg_goes_on(hf, shell):
     shell.expect("code 4\n")
 
 
-TTL_S = 6  # a renewal may be late by almost a third of it: long, for a machine that stands still at times
-
-
-def expiry_s(status):
-    return datetime.fromisoformat(status["expiresAt"]).timestamp()
-
-
-def expect_renewals(hf, lived_s=0):
-    """The lease a, still the same one, is renewed twice, and until it has lived so much longer."""
-    first = hf.json("status", "a")
-    renewals = [expiry_s(first)]
-
-    def done():
-        status = hf.json("status", "a")
-        assert (status["state"], status["fence"]) == ("held", first["fence"]), hf.ok("why", "a")
-        if expiry_s(status) > renewals[-1] + TTL_S / 6:  # what is shown may differ by a rounding
-            renewals.append(expiry_s(status))
-        return len(renewals) > 2 and renewals[-1] >= renewals[0] + lived_s
-
-    poll(done)
-
-
 def test_a_stopped_job_keeps_its_lease_for_longer_than_its_ttl(hf, shell):
     shell.run(f"'{hf.program}' run --ttl {TTL_S}s a -- sh -c 'echo on; read x; echo got $x'")
     shell.expect("on\n")
     shell.press_ctrl_z()
-    expect_renewals(hf, lived_s=TTL_S)
+    expect_renewals(hf, "a", lived_s=TTL_S)
     shell.run("fg")
-    expect_renewals(hf)
+    expect_renewals(hf, "a")
     shell.press_ctrl_z()
-    expect_renewals(hf)
+    expect_renewals(hf, "a")
     shell.run("fg")
     shell.type("bye\n")
     shell.expect("got bye\n")
@@ -232,7 +209,7 @@ def test_bg_lets_it_go_on_in_the_background(hf, shell, tmp_path):
     shell.expect("on\n")
     shell.press_ctrl_z()
     shell.run("bg")
-    expect_renewals(hf)
+    expect_renewals(hf, "a")
     go.touch()
     poll(done.exists)
     shell.expect("Done")

@@ -1,9 +1,10 @@
 """Behind a pooler in transaction mode: the same promise; waking by a direct connection where one is given, else
 by polls. And connections that run out, or look open and are not."""
+import subprocess
 import time
 
 import pytest
-from conftest import PATIENCE_S, poll
+from conftest import PATIENCE_S, TTL_S, expect_renewals, poll
 from hammer import Talker, assert_exclusive, read_logs, start_counter, status, wait_for_waiters
 from proxy import Proxy
 
@@ -81,11 +82,12 @@ def test_50_at_once_through_a_pool_of_two(server, direct, start_pgbouncer, make_
 def test_run_outlasts_a_restart_of_the_pooler(server, direct, start_pgbouncer, make_holdfast):
     bouncer = start_pgbouncer(server)
     pooled = make_holdfast(bouncer.url("locks"))
-    runner = pooled.start("run", "--ttl", "6s", "a", "--", "sh", "-c", "echo on; sleep 8")
+    runner = pooled.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", "echo on; read x", stdin=subprocess.PIPE)
     assert runner.stdout.readline() == "on\n"
     bouncer.kill()
     bouncer.start()
-    _, err = runner.communicate(timeout=PATIENCE_S)
+    expect_renewals(direct, "a")
+    _, err = runner.communicate("\n", timeout=PATIENCE_S)
     assert (runner.returncode, err) == (0, "")
 
 
@@ -128,7 +130,7 @@ def test_no_connection_left_is_said_clearly(crowded, make_holdfast):
 def test_run_goes_on_while_no_connection_is_left(crowded, make_holdfast):
     """It has its own, and needs no other."""
     hf = make_holdfast(crowded.url("locks", "app"))
-    runner = hf.start("run", "--ttl", "2s", "a", "--", "sh", "-c", "echo on; sleep 5")
+    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", f"echo on; sleep {TTL_S + 1}")
     assert runner.stdout.readline() == "on\n"
     sessions = crowd(crowded)
     assert hf("status", "a").returncode == UNAVAILABLE, "there was a connection left: this proves nothing"

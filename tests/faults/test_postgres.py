@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import PATIENCE_S, poll
+from conftest import PATIENCE_S, TTL_S, expect_renewals, poll
 from hammer import HOLDER_DIED, Talker, assert_exclusive, read_logs, start_counter, status, wait_for_waiters
 from proxy import DelaysRequest, LosesReply, LosesRequest, PostgresWatcher, Proxy
 from tree import NEXT, Tree
@@ -113,7 +113,7 @@ def test_16_processes_lose_nothing_though_they_and_the_server_are_killed(server,
 
 def test_run_outlasts_a_restart_of_the_server(server, direct, tmp_path):
     stop = tmp_path / "stop"
-    runner = direct.start("run", "--ttl", "6s", "a", "--", "sh", "-c", f"echo on; until [ -e {stop} ]; do sleep 0.05; done")
+    runner = direct.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", f"echo on; until [ -e {stop} ]; do sleep 0.05; done")
     assert runner.stdout.readline() == "on\n"
     before = status(direct, "a")
     server.kill()
@@ -151,7 +151,7 @@ SENT = {"acquire": "holdfast.acquire", "extend": "holdfast.extend", "release": "
 def test_a_lost_reply_is_asked_for_again(proxied, direct, proxy, call, fault):
     """The server did it and nobody heard: the same token gets the same answer, and nothing happens twice."""
     happens = proxy.watch(fault(SENT[call]))
-    runner = proxied.start("run", "--ttl", "3s", "a", "--", "sh", "-c", "echo $HOLDFAST_FENCE; read x; echo done",
+    runner = proxied.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", "echo $HOLDFAST_FENCE; read x; echo done",
                            stdin=subprocess.PIPE)
     fence = int(runner.stdout.readline())
     held = status(direct, "a")
@@ -228,7 +228,7 @@ def test_one_round_trip_each(proxied, proxy):
 @pytest.mark.parametrize("up, down", [(True, True), (True, False), (False, True)], ids=["both", "up", "down"])
 def test_who_is_cut_off_is_dead_before_the_next_starts(proxied, direct, proxy, tmp_path, up, down):
     """Black-holed, not reset: nobody says no. Where only replies are lost its renewals even go on arriving."""
-    tree = Tree(proxied, tmp_path, "--ttl", "3s")
+    tree = Tree(proxied, tmp_path, "--ttl", TTL_S)
     successor = direct.start("run", "--wait=100s", "a", "--", sys.executable, "-c", NEXT, tree.tag,
                              start_new_session=True)
     wait_for_waiters(direct, 1, "a")
@@ -241,7 +241,7 @@ def test_who_is_cut_off_is_dead_before_the_next_starts(proxied, direct, proxy, t
 
 
 def test_a_server_that_hangs_is_as_good_as_none(server, direct, tmp_path):
-    tree = Tree(direct, tmp_path, "--ttl", "2s")
+    tree = Tree(direct, tmp_path, "--ttl", TTL_S)
     server.pause()
     _, err = tree.wrapper.communicate(timeout=PATIENCE_S)
     assert tree.wrapper.returncode == LOST, err
@@ -250,15 +250,15 @@ def test_a_server_that_hangs_is_as_good_as_none(server, direct, tmp_path):
 
 
 def test_a_cut_shorter_than_the_ttl_is_not_noticed(proxied, proxy):
-    runner = proxied.start("run", "--ttl", "6s", "a", "--", "sh", "-c", "echo on; sleep 8")
+    runner = proxied.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", "echo on; read x", stdin=subprocess.PIPE)
     assert runner.stdout.readline() == "on\n"
-    for _ in range(3):
+    for _ in range(2):
         proxy.cut()
         proxy.refuse()
-        time.sleep(1)
+        time.sleep(0.5)
         proxy.accept()
-        time.sleep(1)
-    _, err = runner.communicate(timeout=PATIENCE_S)
+        expect_renewals(proxied, "a")
+    _, err = runner.communicate("\n", timeout=PATIENCE_S)
     assert (runner.returncode, err) == (0, "")
 
 
@@ -337,7 +337,7 @@ def test_a_clock_stepped_forward_ends_a_lease_early_and_its_effects_are_refused(
 def test_run_under_a_stepped_server_clock(clock, make_holdfast, hours):
     """Forward its lease may be over at once (76), backward it goes on; the next fence is higher either way."""
     hf = make_holdfast(clock.server.create_database("locks"))
-    runner = hf.start("run", "--ttl", "2s", "a", "--", "sh", "-c", "echo $HOLDFAST_FENCE; sleep 5")
+    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", f"echo $HOLDFAST_FENCE; sleep {TTL_S + 1}")
     fence = int(runner.stdout.readline())
     clock.step(hours)
     assert clock.hours_ahead() == hours

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import PATIENCE_S, in_files, poll
+from conftest import FILE_STORES, PATIENCE_S, TTL_S, Holdfast, expect_renewals, fill, in_files, poll
 from hammer import (EXPIRED, FOREVER, HOLDER_DIED, REBOOTED, Talker, assert_exclusive, read_logs, start_counter,
                     status, wait_for_waiters)
 
@@ -107,11 +107,10 @@ def test_a_stopped_keeper_knows_that_it_lost(hf, talker):
 
 def test_a_keeper_outlasts_the_ttl(hf, talker):
     first, second = talker(), talker()
-    assert first.acquire(ttl_ms=600)[0] == "OK"
+    assert first.acquire(ttl_ms=1000 * TTL_S)[0] == "OK"
     assert first.ask("keep")[0] == "OK"
-    for _ in range(6):
-        time.sleep(0.3)
-        assert second.acquire()[0] == "LOCK_HELD"
+    expect_renewals(hf, "it", lived_s=TTL_S)
+    assert second.acquire()[0] == "LOCK_HELD"
     assert first.ask("lost")[0] == "OK"
 
 
@@ -269,6 +268,30 @@ def test_no_wake_up_is_lost(hf, talker):
     assert time.monotonic() - began < rounds * SHORTEST_POLL_S / 10
 
 
+# ---- a store that fails
+
+
+@pytest.mark.parametrize("scheme", FILE_STORES)
+def test_who_waits_outlasts_a_full_disk(scheme, small_disk, tmp_path):
+    """The bug: a waiter ended with the store's first error."""
+    hf = Holdfast(FILE_STORES[scheme].format(small_disk), tmp_path)
+    try:
+        hf.ok("acquire", "--ttl", "5s", "it")
+        patient = hf.start("acquire", "--wait", "it")
+        wait_for_waiters(hf, 1)
+        hasty = hf.start("acquire", "--wait=8s", "it")  # longer than the lease, whose end must be written
+        wait_for_waiters(hf, 2)
+        fill(small_disk)
+        _, err = hasty.communicate()
+        assert hasty.returncode == 69 and "o space left" in err
+        poll(lambda: status(hf)["state"] == "stale")
+        assert patient.poll() is None
+        os.unlink(small_disk / "filler")
+        assert patient.wait(PATIENCE_S) == 0
+    finally:
+        hf.close()
+
+
 # ---- clocks
 
 
@@ -315,8 +338,8 @@ def test_a_stepped_wall_clock_changes_nothing(hf, talker, offset, hours):
 
 @pytest.mark.parametrize("offset", ["+1h", "-1h"])
 def test_run_goes_on_under_a_stepped_wall_clock(hf, offset):
-    """Several ttls long: renewals come when they should, and no deadline comes early."""
-    done = hf("run", "--ttl", "600ms", "it", "--", "sleep", "2", env=stepped(offset))
+    """Longer than its ttl: renewals come when they should, and no deadline comes early."""
+    done = hf("run", "--ttl", TTL_S, "it", "--", "sleep", TTL_S + 1, env=stepped(offset))
     assert (done.returncode, done.stderr) == (0, "")
 
 
