@@ -28,7 +28,6 @@ struct task {
     char processes[HF_PG_PROCESSES_MAX], channel[HF_PG_CHANNEL_LEN + 1];
     struct hf_pg_seen seen;
     struct hf_buf alive, dead;
-    struct hf_pg_number numbers[4];
 };
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -56,11 +55,11 @@ static void bind_acquire(struct task *t, const char *channel, struct hf_pg_state
 {
     const struct hf_request *req = t->req;
     hf_pg_bind_id(st, &t->id);
-    hf_pg_bind_int(st, HF_PG_INT8, req->ttl_ms, &t->numbers[0]);
-    hf_pg_bind_int(st, HF_PG_INT8, req->wait_ms, &t->numbers[1]);
+    hf_pg_bind_int(st, HF_PG_INT8, req->ttl_ms);
+    hf_pg_bind_int(st, HF_PG_INT8, req->wait_ms);
     hf_pg_bind_text(st, req->owner);
     hf_pg_bind_text(st, req->note);
-    hf_pg_bind_int(st, HF_PG_INT4, req->priority, &t->numbers[2]);
+    hf_pg_bind_int(st, HF_PG_INT4, req->priority);
     hf_pg_bind_text(st, t->processes);
     hf_pg_bind_text(st, channel);
     bind_once(req, st);
@@ -70,17 +69,17 @@ static void bind_extend(struct task *t, const char *channel, struct hf_pg_statem
 {
     (void)channel;
     hf_pg_bind_id(st, &t->id);
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence, &t->numbers[0]);
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->ttl_ms, &t->numbers[1]);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->ttl_ms);
 }
 
 static void bind_release(struct task *t, const char *channel, struct hf_pg_statement *st)
 {
     (void)channel;
     hf_pg_bind_id(st, &t->id);
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence, &t->numbers[0]);
-    hf_pg_bind_int(st, HF_PG_INT4, t->req->outcome, &t->numbers[1]);
-    hf_pg_bind_int(st, HF_PG_INT4, t->req->exit_code, &t->numbers[2]);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
+    hf_pg_bind_int(st, HF_PG_INT4, t->req->outcome);
+    hf_pg_bind_int(st, HF_PG_INT4, t->req->exit_code);
     hf_pg_bind_text(st, t->req->reason);
 }
 
@@ -94,7 +93,7 @@ static void bind_withdraw(struct task *t, const char *channel, struct hf_pg_stat
 static void bind_word(struct task *t, const char *channel, struct hf_pg_statement *st)
 {
     (void)channel;
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence, &t->numbers[0]);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
     hf_pg_bind_text(st, t->req->owner);
     hf_pg_bind_text(st, t->req->reason);
 }
