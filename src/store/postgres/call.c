@@ -25,10 +25,9 @@ struct task {
     struct hf_answer *answer;
     bool done;
     struct hf_lock_id id;
-    char processes[HF_PG_PROCESSES_MAX];
+    char processes[HF_PG_PROCESSES_MAX], channel[HF_PG_CHANNEL_LEN + 1];
     struct hf_pg_seen seen;
     struct hf_buf alive, dead;
-    struct hf_pg_number numbers[4];
 };
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -56,11 +55,11 @@ static void bind_acquire(struct task *t, const char *channel, struct hf_pg_state
 {
     const struct hf_request *req = t->req;
     hf_pg_bind_id(st, &t->id);
-    hf_pg_bind_int(st, HF_PG_INT8, req->ttl_ms, &t->numbers[0]);
-    hf_pg_bind_int(st, HF_PG_INT8, req->wait_ms, &t->numbers[1]);
+    hf_pg_bind_int(st, HF_PG_INT8, req->ttl_ms);
+    hf_pg_bind_int(st, HF_PG_INT8, req->wait_ms);
     hf_pg_bind_text(st, req->owner);
     hf_pg_bind_text(st, req->note);
-    hf_pg_bind_int(st, HF_PG_INT4, req->priority, &t->numbers[2]);
+    hf_pg_bind_int(st, HF_PG_INT4, req->priority);
     hf_pg_bind_text(st, t->processes);
     hf_pg_bind_text(st, channel);
     bind_once(req, st);
@@ -70,17 +69,17 @@ static void bind_extend(struct task *t, const char *channel, struct hf_pg_statem
 {
     (void)channel;
     hf_pg_bind_id(st, &t->id);
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence, &t->numbers[0]);
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->ttl_ms, &t->numbers[1]);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->ttl_ms);
 }
 
 static void bind_release(struct task *t, const char *channel, struct hf_pg_statement *st)
 {
     (void)channel;
     hf_pg_bind_id(st, &t->id);
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence, &t->numbers[0]);
-    hf_pg_bind_int(st, HF_PG_INT4, t->req->outcome, &t->numbers[1]);
-    hf_pg_bind_int(st, HF_PG_INT4, t->req->exit_code, &t->numbers[2]);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
+    hf_pg_bind_int(st, HF_PG_INT4, t->req->outcome);
+    hf_pg_bind_int(st, HF_PG_INT4, t->req->exit_code);
     hf_pg_bind_text(st, t->req->reason);
 }
 
@@ -94,7 +93,7 @@ static void bind_withdraw(struct task *t, const char *channel, struct hf_pg_stat
 static void bind_word(struct task *t, const char *channel, struct hf_pg_statement *st)
 {
     (void)channel;
-    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence, &t->numbers[0]);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
     hf_pg_bind_text(st, t->req->owner);
     hf_pg_bind_text(st, t->req->reason);
 }
@@ -116,13 +115,13 @@ static const struct {
     [HF_OP_GUARD] = {"SELECT * FROM holdfast.status($1)", NULL},
 };
 
-static void make_statement(struct hf_postgres *s, struct task *t, const char *channel,
-                           struct hf_pg_statement *ret)
+static void make_statement(struct hf_postgres *s, struct task *t, struct hf_pg_statement *ret)
 {
+    hf_pg_channel(s->listener, &t->id, t->channel);
     *ret = (struct hf_pg_statement){.sql = calls[t->req->op].sql};
     hf_pg_bind_text(ret, t->req->name);
     if (calls[t->req->op].bind)
-        calls[t->req->op].bind(t, channel, ret);
+        calls[t->req->op].bind(t, t->channel, ret);
     if (!hf_op_is_read(t->req->op))
         bind_judgement(s, t, ret);
 }
@@ -323,13 +322,12 @@ static int send_tasks(struct hf_postgres *s, struct task **tasks, size_t n,
 {
     struct hf_pg_statement statements[PIPELINE_MAX];
     PGresult *results[PIPELINE_MAX];
-    char channel[HF_PG_CHANNEL_LEN + 1];
     bool changes = false;
-    hf_pg_channel(s->listener, channel);
-    for (size_t i = 0; i < n; i++) {
-        make_statement(s, tasks[i], channel, &statements[i]);
+    size_t i = 0;
+    do {
+        make_statement(s, tasks[i], &statements[i]);
         changes |= !hf_op_is_read(tasks[i]->req->op);
-    }
+    } while (++i < n);
     int r = hf_pg_exchange(s, statements, n, changes, results, fault, err);
     if (r < 0)
         return r;

@@ -29,10 +29,11 @@ void hf_pg_bind_id(struct hf_pg_statement *st, const struct hf_lock_id *id)
     hf_pg_bind_as(st, HF_PG_BYTEA, (const char *)id->bytes);
 }
 
-void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value, struct hf_pg_number *room)
+void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value)
 {
-    snprintf(room->text, sizeof room->text, "%lld", (long long)value);
-    hf_pg_bind_as(st, type, room->text);
+    char *text = st->numbers[st->n_numbers++];
+    snprintf(text, sizeof st->numbers[0], "%lld", (long long)value);
+    hf_pg_bind_as(st, type, text);
 }
 
 /* ---- columns -------------------------------------------------------------------------------- */
@@ -195,7 +196,7 @@ int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statemen
                    bool changes, PGresult **ret, struct hf_pg_fault *ret_fault,
                    struct hf_error *err)
 {
-    struct hf_pg_fault own, *fault = ret_fault ? ret_fault : &own;
+    struct hf_pg_fault own = {0}, *fault = ret_fault ? ret_fault : &own;
     int64_t deadline_ms = hf_pg_now_ms() + s->timeout_ms;
     bool retried = false;
     for (int conflicts = 0;;) {

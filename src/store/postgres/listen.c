@@ -262,10 +262,14 @@ void hf_pg_listener_free(struct hf_pg_listener *l)
     free(l);
 }
 
-void hf_pg_channel(struct hf_pg_listener *l, char ret[HF_PG_CHANNEL_LEN + 1])
+void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                   char ret[HF_PG_CHANNEL_LEN + 1])
 {
     pthread_mutex_lock(&l->mutex);
-    strcpy(ret, l->listening ? l->channel : "");
+    const struct watch *w = l->listening ? l->watches : NULL;
+    while (w && !hf_lock_id_equal(&w->id, id))
+        w = w->next;
+    strcpy(ret, w ? l->channel : "");
     pthread_mutex_unlock(&l->mutex);
 }
 

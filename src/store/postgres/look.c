@@ -61,13 +61,12 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
         " FROM holdfast.lock l WHERE l.name > $1 AND l.name >= $2 AND l.name < $3"
         " AND ($4 OR l.lock_id IS NOT NULL) ORDER BY l.name LIMIT $5";
     struct hf_pg_statement st = {.sql = sql};
-    struct hf_pg_number limit;
     PGresult *result;
     hf_pg_bind_text(&st, page->after);
     hf_pg_bind_text(&st, page->prefix);
     hf_pg_bind_text(&st, page->end);
     hf_pg_bind_as(&st, HF_PG_BOOL, page->filter == HF_LIST_ALL ? "t" : "f");
-    hf_pg_bind_int(&st, HF_PG_INT8, PAGE, &limit);
+    hf_pg_bind_int(&st, HF_PG_INT8, PAGE);
     int r = hf_pg_exchange(s, &st, 1, false, &result, NULL, err);
     if (r < 0)
         return r;
@@ -194,8 +193,7 @@ static int read_last(struct hf_postgres *s, int64_t after, int64_t *ret, struct 
     int64_t until_ms = hf_pg_now_ms() + UNSETTLED_MS, gap = 0;
     for (;;) {
         struct hf_pg_statement st = {.sql = sql};
-        struct hf_pg_number number;
-        hf_pg_bind_int(&st, HF_PG_INT8, after, &number);
+        hf_pg_bind_int(&st, HF_PG_INT8, after);
         int r = read_one_int_pair(s, &st, ret, &gap, err);
         if (r < 0 || !gap || hf_pg_now_ms() >= until_ms)
             return r;
@@ -207,13 +205,12 @@ static int read_last(struct hf_postgres *s, int64_t after, int64_t *ret, struct 
     " FROM holdfast.event WHERE seq > $1 AND seq <= $2 AND ($3 = '' OR name = $3)"                 \
     " AND ($4 = 0 OR at >= to_timestamp($4 / 1000.0))"
 
-static void bind_wanted(struct hf_pg_statement *st, const struct event_page *page,
-                        struct hf_pg_number numbers[3])
+static void bind_wanted(struct hf_pg_statement *st, const struct event_page *page)
 {
-    hf_pg_bind_int(st, HF_PG_INT8, page->after, &numbers[0]);
-    hf_pg_bind_int(st, HF_PG_INT8, page->last, &numbers[1]);
+    hf_pg_bind_int(st, HF_PG_INT8, page->after);
+    hf_pg_bind_int(st, HF_PG_INT8, page->last);
     hf_pg_bind_text(st, page->query->name);
-    hf_pg_bind_int(st, HF_PG_INT8, page->query->since_ms, &numbers[2]);
+    hf_pg_bind_int(st, HF_PG_INT8, page->query->since_ms);
 }
 
 /* With a limit only the newest count: start just before the oldest of those. */
@@ -221,10 +218,9 @@ static int skip_to_newest(struct hf_postgres *s, struct event_page *page, struct
 {
     struct hf_pg_statement st = {.sql = "SELECT seq, 0" EVENTS_WANTED
                                         " ORDER BY seq DESC OFFSET $5 LIMIT 1"};
-    struct hf_pg_number numbers[3], offset;
     int64_t first, ignored;
-    bind_wanted(&st, page, numbers);
-    hf_pg_bind_int(&st, HF_PG_INT8, page->query->limit - 1, &offset);
+    bind_wanted(&st, page);
+    hf_pg_bind_int(&st, HF_PG_INT8, page->query->limit - 1);
     int r = read_one_int_pair(s, &st, &first, &ignored, err);
     if (r >= 0 && first)
         page->after = first - 1;
@@ -236,10 +232,9 @@ static int read_events(struct hf_postgres *s, struct event_page *page, struct hf
     struct hf_pg_statement st = {
         .sql = "SELECT seq, holdfast.ms(at), kind, name, fence, owner, execution_id::text, reason,"
                " detail" EVENTS_WANTED " ORDER BY seq LIMIT $5"};
-    struct hf_pg_number numbers[3], limit;
     PGresult *result;
-    bind_wanted(&st, page, numbers);
-    hf_pg_bind_int(&st, HF_PG_INT8, PAGE, &limit);
+    bind_wanted(&st, page);
+    hf_pg_bind_int(&st, HF_PG_INT8, PAGE);
     int r = hf_pg_exchange(s, &st, 1, false, &result, NULL, err);
     if (r < 0)
         return r;

@@ -123,9 +123,12 @@ bool hf_pg_is_schema_missing(const struct hf_pg_fault *fault);
 
 /* ---- exchanges (exchange.c) ----------------------------------------------------------------- */
 
-enum { HF_PG_PARAMS_MAX = 16 };
+enum { HF_PG_PARAMS_MAX = 16, HF_PG_NUMBERS_MAX = 6 };
 
-/* A statement with its parameters; values are text, but those with a length are binary. */
+/*
+ * A statement with its parameters; values are text, but those with a length are binary. It points
+ * into itself: fill it where it stays.
+ */
 struct hf_pg_statement {
     const char *sql;
     int n;
@@ -133,18 +136,15 @@ struct hf_pg_statement {
     const char *values[HF_PG_PARAMS_MAX];
     int lengths[HF_PG_PARAMS_MAX];
     int formats[HF_PG_PARAMS_MAX];
+    char numbers[HF_PG_NUMBERS_MAX][24];
+    int n_numbers;
 };
 
 void hf_pg_bind_text(struct hf_pg_statement *st, const char *text); /* NULL: '' */
 void hf_pg_bind_null(struct hf_pg_statement *st, Oid type);
 void hf_pg_bind_as(struct hf_pg_statement *st, Oid type, const char *text);
 void hf_pg_bind_id(struct hf_pg_statement *st, const struct hf_lock_id *id);
-
-/* A number, written into `room`, which lives as long as the statement. */
-struct hf_pg_number {
-    char text[24];
-};
-void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value, struct hf_pg_number *room);
+void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value);
 
 enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
 enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_UUID = 2950 };
@@ -252,8 +252,9 @@ int hf_pg_prepare(struct hf_postgres *s, struct hf_error *err);
 struct hf_pg_listener *hf_pg_listener_new(struct hf_postgres *s);
 void hf_pg_listener_free(struct hf_pg_listener *l);
 
-/* The channel to name in requests; empty while nobody listens there. */
-void hf_pg_channel(struct hf_pg_listener *l, char ret[HF_PG_CHANNEL_LEN + 1]);
+/* The channel to name in the waiter's requests; empty while nobody listens there for it. */
+void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                   char ret[HF_PG_CHANNEL_LEN + 1]);
 
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);

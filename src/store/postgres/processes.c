@@ -157,15 +157,20 @@ static struct slot *slot_of(struct hf_pg_memory *memory, const char *name)
 void hf_pg_recall(struct hf_pg_memory *memory, const char *name, struct hf_pg_seen *ret)
 {
     struct slot *slot = slot_of(memory, name);
+    struct hf_pg_candidate seen[REMEMBERED_MAX];
+    size_t n = 0;
     pthread_mutex_lock(&memory->mutex);
-    for (size_t i = 0; slot->n && i < slot->n && strcmp(slot->name, name) == 0; i++) {
-        struct hf_pg_candidate *c = place_for(ret, &slot->seen[i].id);
-        if (c)
-            *c = slot->seen[i];
-    }
+    if (strcmp(slot->name, name) == 0)
+        for (; n < slot->n; n++)
+            seen[n] = slot->seen[n];
     pthread_mutex_unlock(&memory->mutex);
-    for (size_t i = 0; i < ret->n; i++)
-        judge(&ret->of[i]);
+    for (size_t i = 0; i < n; i++) {
+        struct hf_pg_candidate *c = place_for(ret, &seen[i].id);
+        if (!c)
+            return;
+        *c = seen[i];
+        judge(c);
+    }
 }
 
 void hf_pg_remember(struct hf_pg_memory *memory, const char *name, const struct hf_pg_seen *seen)

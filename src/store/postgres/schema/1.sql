@@ -297,6 +297,7 @@ CREATE TYPE holdfast.turn AS (
     may_grant boolean,
     took      text,
     inherited boolean,
+    in_window integer,
     ahead     integer
 );
 COMMENT ON TYPE   holdfast.turn           IS 'A request at work, between the functions that share the work';
@@ -309,6 +310,7 @@ COMMENT ON COLUMN holdfast.turn.dead      IS 'lock_ids whose processes the calle
 COMMENT ON COLUMN holdfast.turn.may_grant IS 'The row is locked FOR UPDATE: no guard stands against a grant';
 COMMENT ON COLUMN holdfast.turn.took      IS 'The stale lease that was ended in this request, for the grant that follows, as in lock; empty: none was';
 COMMENT ON COLUMN holdfast.turn.inherited IS 'It was counted and told when it was offered to one who never confirmed it';
+COMMENT ON COLUMN holdfast.turn.in_window IS 'How many of the first 8 in the queue are still there';
 COMMENT ON COLUMN holdfast.turn.ahead     IS 'How many are ahead of the asker in the queue, counted up to 8';
 
 -- ---- small pieces ---------------------------------------------------------------------------------
@@ -424,7 +426,7 @@ COMMENT ON FUNCTION holdfast.take IS 'Lock the row of a name, which is made wher
 CREATE FUNCTION holdfast.begin(l holdfast.lock, p_asker bytea, p_here text, p_alive bytea[], p_dead bytea[], p_may_grant boolean)
 RETURNS holdfast.turn LANGUAGE sql VOLATILE
 AS $$
-    SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, 0)::holdfast.turn
+    SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0)::holdfast.turn
 $$;
 COMMENT ON FUNCTION holdfast.begin IS 'The request is at work from here on: this is when the time is read';
 
@@ -604,12 +606,17 @@ BEGIN
     FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LOOP
         IF w.lock_id IS DISTINCT FROM t.asker AND holdfast.is_gone(w, t) THEN
             t := holdfast.drop_waiter(t, w.lock_id);
+            t.in_window := t.in_window - 1;
+            IF t.in_window = 0 THEN
+                t.in_window := least((t.row).waiters, 8);
+            END IF;
             CONTINUE;
         END IF;
         IF t.may_grant THEN
             t := holdfast.grant_to(t, w.lock_id, w.owner, w.note, w.ttl_ms, w.processes, true,
                                    format('after waiting %s ms', holdfast.ms(t.now) - holdfast.ms(w.queued_at)));
             t := holdfast.drop_waiter(t, w.lock_id);
+            t.in_window := t.in_window - 1;
         END IF;
         -- Where a guard is in the way, its own acquire waits for that.
         IF w.channel <> '' AND w.lock_id IS DISTINCT FROM t.asker THEN
@@ -742,7 +749,7 @@ DECLARE
                                  ELSE 'infinity' END;
 BEGIN
     SELECT * INTO self FROM holdfast.waiter WHERE name = l.name AND lock_id = t.asker;
-    FOR w IN SELECT * FROM holdfast.waiter WHERE name = l.name ORDER BY rank, ticket LIMIT 8 LOOP
+    FOR w IN SELECT * FROM holdfast.waiter WHERE name = l.name ORDER BY rank, ticket LIMIT t.in_window LOOP
         EXIT WHEN (w.rank, w.ticket) >= (coalesce(self.rank, -p_priority::bigint), coalesce(self.ticket, l.tickets + 1));
         ahead := ahead || w;
     END LOOP;
@@ -752,7 +759,7 @@ BEGIN
         INSERT INTO holdfast.waiter (name, rank, ticket, ttl_ms, until, seen_at, queued_at, lock_id, owner, note, processes, channel)
         VALUES (l.name, -p_priority::bigint, l.tickets, p_ttl_ms, gives_up, t.now, t.now, t.asker, p_owner, p_note, p_processes, p_channel);
     ELSE
-        UPDATE holdfast.waiter SET seen_at = t.now, until = gives_up, channel = p_channel
+        UPDATE holdfast.waiter SET seen_at = t.now, until = gives_up, channel = coalesce(nullif(p_channel, ''), channel)
          WHERE name = l.name AND rank = self.rank AND ticket = self.ticket;
     END IF;
     t.row := l;
