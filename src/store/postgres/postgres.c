@@ -172,5 +172,6 @@ const struct hf_store_ops hf_postgres_store = {
     .caution = caution,
     .watch = hf_pg_watch,
     .unwatch = hf_pg_unwatch,
+    .rewatch = hf_pg_rewatch,
     .ahead = hf_pg_ahead,
 };
