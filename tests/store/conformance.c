@@ -313,7 +313,9 @@ static bool keeps_executions(void)
                              .token = "probe",
                              .ttl_ms = 1000,
                              .owner = "probe",
-                             .once_key = "probe",
+                             .workflow = names[0],
+                             .key = "probe",
+                             .once = true,
                              .execution_id = "00000000-0000-4000-9000-000000000000"};
     struct hf_answer answer;
     struct hf_error error;

@@ -53,7 +53,7 @@ void describe(const struct hf_request *req, char *ret, size_t size)
              "%s %s owner=%s token=%.8s fence=%lld ttl=%lld wait=%lld priority=%d bound=%zu key=%s",
              ops[req->op], req->name, req->owner ? req->owner : "-", req->token ? req->token : "-",
              (long long)req->fence, (long long)req->ttl_ms, (long long)req->wait_ms, req->priority,
-             req->n_bound, req->once_key ? req->once_key : "-");
+             req->n_bound, req->key ? req->key : "-");
 }
 
 /* ---- actors --------------------------------------------------------------------------------- */
@@ -147,7 +147,9 @@ static struct hf_request acquire_request(int name, struct actor *a, bool waits)
                              .priority = a->priority,
                              .durable = chance(20) == 0};
     if (a->once_key) {
-        req.once_key = a->once_key;
+        req.workflow = names[name];
+        req.key = a->once_key;
+        req.once = true;
         req.execution_id = a->execution_id;
     }
     if (a->process >= 0 && h.processes[a->process] > 0) {

@@ -119,11 +119,12 @@ static int64_t next_fence(struct hf_store *store)
     return ++all.kept->last_fence;
 }
 
-static int once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
-                char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)
+static int find(struct hf_store *store, const struct hf_sought *sought, struct hf_ask *ask,
+                struct hf_error *err)
 {
-    (void)store, (void)name, (void)key, (void)ret, (void)ret_execution;
-    return hf_fail(err, HF_UNSUPPORTED, "the memory store keeps locks only");
+    (void)store, (void)err;
+    model_find(all.kept, sought, ask);
+    return 0;
 }
 
 static int64_t now_ms(struct hf_store *store)
@@ -147,7 +148,7 @@ static const struct hf_record_ops record_ops = {
     .load = load,
     .save = save,
     .next_fence = next_fence,
-    .once = once,
+    .find = find,
     .now_ms = now_ms,
     .wake = wake,
 };
