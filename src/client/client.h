@@ -12,6 +12,7 @@ struct hf {
     struct hf_store *store;
     pid_t pid; /* of the process that opened it: a forked child must not use it */
     struct hf_keeping *keeping;
+    _Atomic(struct hf_wait *) parked; /* wait.c: its descriptors serve the next hf_acquire */
 };
 
 /* -HF_FORKED in a child of the process that opened the handle. */
@@ -52,6 +53,9 @@ int hf_acquire_for(struct hf *hf, const char *name, const struct hf_acquire_opti
 
 /* Have the request carry what an execution has printed. */
 void hf_request_output(struct hf_request *req, const struct hf_result *result);
+
+/* Close what hf_acquire has kept for its next wait. */
+void hf_parked_close(struct hf *hf);
 
 /* Stop the keeper thread, if there is one. */
 void hf_keeping_close(struct hf *hf);

@@ -14,6 +14,7 @@
 struct hf_store {
     const struct hf_store_ops *ops;
     char shown_url[HF_URL_MAX];
+    _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
 /* Which executions are to be claimed. */
@@ -74,6 +75,10 @@ struct hf_store_ops {
     int (*watch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                  struct hf_error *err);
     void (*unwatch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
+
+    /* Let a descriptor that watched for `from` watch for `to` from now on. NULL: never possible. */
+    int (*rewatch)(struct hf_store *store, const struct hf_lock_id *from,
+                   const struct hf_lock_id *to);
 
     /*
      * Whom the waiter `id` stands behind: the processes of the one just ahead of it in the queue,
