@@ -92,6 +92,7 @@ static int load_locked(struct turn *t, const struct hf_lock_id *self, struct hf_
         t->looked = true;
     }
     compose(t->fs, t->guard, &t->view, self, ret);
+    ret->execution.id[0] = '\0'; /* it keeps locks only */
     return 0;
 }
 
