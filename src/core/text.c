@@ -267,18 +267,20 @@ void hf_describe_status(const struct hf_status *status, char *ret, size_t size)
         return;
     }
     hf_format_span(status->held_for_ms, span);
-    snprintf(ret, size, "%s is %s by %s%s since %s ago, fence %lld", status->name,
+    snprintf(ret, size, "%s is %s by %s%s since %s ago, fence %lld%s%s", status->name,
              status->state == HF_STATE_STALE ? "still marked as held" : "held",
              status->owner[0] ? status->owner : "somebody",
              status->alive == HF_ALIVE_UNKNOWN ? "" : life[status->alive], span,
-             (long long)status->fence);
+             (long long)status->fence, status->execution_id[0] ? ", execution " : "",
+             status->execution_id);
 }
 
 /* ---- what things are called ----------------------------------------------------------------- */
 
 const char *hf_stale_reason_name(enum hf_stale_reason reason)
 {
-    static const char *const names[] = {"", "expired", "holder-died", "rebooted"};
+    static const char *const names[] = {"", "expired", "holder-died", "rebooted",
+                                        "execution-ended"};
     return names[reason];
 }
 
@@ -290,6 +292,16 @@ const char *hf_event_kind_name(enum hf_event_kind kind)
 #undef X
     };
     return names[kind];
+}
+
+const char *hf_execution_state_name(enum hf_execution_state state)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        HF_EXECUTION_STATE_MAP(X)
+#undef X
+    };
+    return names[state];
 }
 
 const char *hf_lock_state_name(enum hf_lock_state state)

@@ -55,6 +55,29 @@ static const struct hf_wire_field event_fields[] = {
 #undef F
 };
 
+static const struct hf_wire_field execution_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_execution, member, name, type)
+    F(id, "id", HF_WIRE_STRING),
+    F(workflow, "workflow", HF_WIRE_STRING),
+    F(state, "state", HF_WIRE_STAGE),
+    F(key, "key", HF_WIRE_TEXT),
+    F(run_at_ms, "runAt", HF_WIRE_TIME),
+    F(priority, "priority", HF_WIRE_INT32),
+    F(attempt, "attempt", HF_WIRE_INT32),
+    F(fence, "fence", HF_WIRE_INT),
+    F(owner, "owner", HF_WIRE_TEXT),
+    F(created_at_ms, "createdAt", HF_WIRE_TIME),
+    F(started_at_ms, "startedAt", HF_WIRE_TIME),
+    F(finished_at_ms, "finishedAt", HF_WIRE_TIME),
+    F(has_exit_code, "exitCode", HF_WIRE_EXIT),
+    F(reason, "reason", HF_WIRE_TEXT),
+    F(retry_of, "retryOf", HF_WIRE_TEXT),
+    F(duplicate, "duplicate", HF_WIRE_BOOL),
+    F(lock, "lock", HF_WIRE_STRING),
+    F(cancel_requested, "cancelRequested", HF_WIRE_BOOL),
+#undef F
+};
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 /* How many bytes may stand in a JSON string as they are: no quote, backslash, control, non-ASCII. */
@@ -137,6 +160,10 @@ static void write_time(struct hf_buf *out, int64_t at_ms)
     write_text(out, text);
 }
 
+/* From has_exit_code to exit_code, the two that make one field. */
+static const size_t exit_code_offset =
+    offsetof(struct hf_execution, exit_code) - offsetof(struct hf_execution, has_exit_code);
+
 static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type type)
 {
     static const char *const alive[] = {"null", "false", "true"};
@@ -172,6 +199,18 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
     case HF_WIRE_BOOL:
         hf_buf_puts(out, *(const bool *)at ? "true" : "false");
         break;
+    case HF_WIRE_INT32:
+        write_int(out, *(const int32_t *)at);
+        break;
+    case HF_WIRE_STAGE:
+        write_text(out, hf_execution_state_name(*(const enum hf_execution_state *)at));
+        break;
+    case HF_WIRE_EXIT:
+        if (*(const bool *)at)
+            write_int(out, *(const int *)((const char *)at + exit_code_offset));
+        else
+            hf_buf_puts(out, "null");
+        break;
     }
 }
 
@@ -203,6 +242,11 @@ void hf_wire_event(struct hf_buf *out, const struct hf_event *event)
     hf_wire_write(out, event, event_fields, COUNT(event_fields));
 }
 
+void hf_wire_execution(struct hf_buf *out, const struct hf_execution *execution)
+{
+    hf_wire_write(out, execution, execution_fields, COUNT(execution_fields));
+}
+
 /* ---- reading -------------------------------------------------------------------------------- */
 
 /* The index of `text` in what `name_of` yields for 0 to n-1, or -1. */
@@ -215,6 +259,10 @@ static int find_name(const char *text, const char *(*name_of)(unsigned), unsigne
 }
 
 static const char *kind_name(unsigned i) { return hf_event_kind_name((enum hf_event_kind)i); }
+static const char *stage_name(unsigned i)
+{
+    return hf_execution_state_name((enum hf_execution_state)i);
+}
 static const char *state_name(unsigned i) { return hf_lock_state_name((enum hf_lock_state)i); }
 
 static bool read_text(const json_t *value, char *at, size_t size)
@@ -256,6 +304,21 @@ static bool read_value(const json_t *value, void *at, const struct hf_wire_field
     case HF_WIRE_BOOL:
         *(bool *)at = json_is_true(value);
         return json_is_boolean(value);
+    case HF_WIRE_INT32:
+        *(int32_t *)at = (int32_t)json_integer_value(value);
+        return json_is_integer(value) && json_integer_value(value) >= INT32_MIN &&
+               json_integer_value(value) <= INT32_MAX;
+    case HF_WIRE_STAGE:
+        found = json_is_string(value)
+                    ? find_name(json_string_value(value), stage_name, HF_EXECUTION_STATE_COUNT)
+                    : -1;
+        *(enum hf_execution_state *)at = (enum hf_execution_state)found;
+        return found >= 0;
+    case HF_WIRE_EXIT:
+        *(bool *)at = true;
+        *(int *)((char *)at + exit_code_offset) = (int)json_integer_value(value);
+        return json_is_integer(value) && json_integer_value(value) >= INT32_MIN &&
+               json_integer_value(value) <= INT32_MAX;
     }
     return false;
 }

@@ -12,6 +12,7 @@
 void hf_wire_lease(struct hf_buf *out, const struct hf_lease *lease);
 void hf_wire_status(struct hf_buf *out, const struct hf_status *status);
 void hf_wire_event(struct hf_buf *out, const struct hf_event *event);
+void hf_wire_execution(struct hf_buf *out, const struct hf_execution *execution);
 
 /* How one field of a C struct is written. */
 enum hf_wire_type {
@@ -23,7 +24,10 @@ enum hf_wire_type {
     HF_WIRE_ALIVE,  /* enum hf_alive: true, false, null */
     HF_WIRE_STATE,  /* enum hf_lock_state */
     HF_WIRE_KIND,   /* enum hf_event_kind */
-    HF_WIRE_BOOL    /* bool */
+    HF_WIRE_BOOL,   /* bool */
+    HF_WIRE_INT32,  /* int32_t */
+    HF_WIRE_STAGE,  /* enum hf_execution_state */
+    HF_WIRE_EXIT    /* int, whose bool has_exit_code stands before it; false: null */
 };
 struct hf_wire_field {
     const char *name;
