@@ -47,7 +47,9 @@ enum {
     CLI_METRICS = 1 << 11,
     CLI_INIT = 1 << 12,
     CLI_HELP = 1 << 13,
-    CLI_ALL = (1 << 14) - 1
+    CLI_SERVE = 1 << 14,
+    CLI_TOKEN = 1 << 15,
+    CLI_ALL = (1 << 16) - 1
 };
 
 enum cli_period { CLI_PERIOD_NONE, CLI_PERIOD_HOUR, CLI_PERIOD_DAY };
@@ -82,6 +84,13 @@ struct cli_options {
     int64_t every_ms; /* sweep; 0: once */
     bool dry_run;
     bool print_schema, bump_epoch;
+    /* serve, token */
+    const char *listen, *tls_cert, *tls_key;
+    bool require_token, log_requests;
+    int64_t log_json; /* as --log-format says */
+    int64_t max_connections;
+    const char *allow;
+    int64_t expires_ms; /* 0: never */
 };
 
 struct cli_command;
@@ -118,7 +127,8 @@ enum cli_option_type {
     CLI_INT,      /* int64_t within min and max */
     CLI_TEXT,     /* const char *, at most `max` bytes */
     CLI_NAME,     /* const char *, a valid name */
-    CLI_PERIOD    /* enum cli_period */
+    CLI_PERIOD,   /* enum cli_period */
+    CLI_FORMAT    /* bool as int64_t: text or json */
 };
 
 /* One option: the parser, --help and the tests of man pages and completions read this table. */
@@ -227,6 +237,7 @@ void cli_tell_event(const struct hf_event *event, struct hf_buf *out);
 
 typedef int cli_command_fn(struct cli *cli, int argc, char **argv);
 cli_command_fn cmd_run, cmd_acquire, cmd_extend, cmd_release, cmd_status, cmd_list, cmd_why,
-    cmd_events, cmd_guard, cmd_sweep, cmd_update, cmd_metrics, cmd_init, cmd_help;
+    cmd_events, cmd_guard, cmd_sweep, cmd_update, cmd_metrics, cmd_init, cmd_help, cmd_serve,
+    cmd_token;
 
 #endif

@@ -48,8 +48,8 @@ bool query_int(struct request *req, const char *name, int64_t min, int64_t max, 
         if (!*end && *ret >= min && *ret <= max)
             return true;
     }
-    snprintf(detail, sizeof detail, "the parameter %s must be a whole number from %lld to %lld", name,
-             (long long)min, (long long)max);
+    snprintf(detail, sizeof detail, "the parameter %s must be a whole number from %lld to %lld",
+             name, (long long)min, (long long)max);
     request_problem(req, HF_INVALID, detail, NULL);
     return false;
 }

@@ -12,7 +12,7 @@
 #include "server.h"
 #include "wire.h"
 
-static const char json_type[] = "application/json", problem_type[] = "application/problem+json";
+static const char type_json[] = "application/json", type_problem[] = "application/problem+json";
 
 /* ---- what is due ---------------------------------------------------------------------------- */
 
@@ -87,8 +87,8 @@ static void on_connection(void *arg, struct MHD_Connection *mhd_connection, void
         if (!c)
             return;
         c->listener = listener;
-        c->fd = MHD_get_connection_info(mhd_connection, MHD_CONNECTION_INFO_CONNECTION_FD)
-                    ->connect_fd;
+        c->fd =
+            MHD_get_connection_info(mhd_connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         check_peer(c);
         due_enter(&server->idle, &c->due, now_ms() + IDLE_MS);
         server->n_connections++;
@@ -163,6 +163,9 @@ static void on_completed(void *arg, struct MHD_Connection *mhd_connection, void 
     metrics_observe(server, H_REQUEST, now_us() - req->received_us);
     metrics_request(server, req->status);
     log_request(req);
+    if (req->next)
+        req->next->prev = req->prev;
+    *(req->prev ? &req->prev->next : &server->requests) = req->next;
     server->n_requests--;
     req->gone = true;
     if (!req->working)
@@ -199,13 +202,11 @@ static enum MHD_Result see_header(void *arg, enum MHD_ValueKind kind, const char
     (void)kind;
     const struct {
         const char *name, **at;
-    } wanted[] = {{"Host", &seen->req->header.host},
-                  {"Authorization", &seen->req->header.authorization},
-                  {"Origin", &seen->req->header.origin},
-                  {"Last-Event-ID", &seen->req->header.last_event_id},
-                  {"X-Request-Id", &seen->id},
-                  {"Content-Length", &seen->length},
-                  {"Transfer-Encoding", &seen->encoding}};
+    } wanted[] = {
+        {"Host", &seen->req->header.host},     {"Authorization", &seen->req->header.authorization},
+        {"Origin", &seen->req->header.origin}, {"Last-Event-ID", &seen->req->header.last_event_id},
+        {"X-Request-Id", &seen->id},           {"Content-Length", &seen->length},
+        {"Transfer-Encoding", &seen->encoding}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if ((key[0] | 32) == (wanted[i].name[0] | 32) && strcasecmp(key, wanted[i].name) == 0) {
             seen->n_lengths += wanted[i].at == &seen->length;
@@ -257,6 +258,10 @@ static struct request *request_begin(struct listener *listener,
         strcpy(req->id, seen.id);
     else
         make_id(server, req->id);
+    req->next = server->requests;
+    if (req->next)
+        req->next->prev = req;
+    server->requests = req;
     server->n_requests++;
     check_framing(req, &seen);
     return req;
@@ -306,9 +311,9 @@ static void arrive(struct request *req)
 }
 
 /* Called with the headers, with each piece of the body, at its end, and when it was resumed. */
-static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd_connection, const char *path,
-                                  const char *method, const char *version, const char *data,
-                                  size_t *size, void **context)
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd_connection,
+                                  const char *path, const char *method, const char *version,
+                                  const char *data, size_t *size, void **context)
 {
     struct request *req = *context;
     (void)version;
@@ -350,7 +355,7 @@ void request_answer(struct request *req, unsigned status)
 {
     req->status = status;
     if (!req->content_type)
-        req->content_type = json_type;
+        req->content_type = type_json;
     req->answered = true;
     request_unwatch_client(req);
     request_resume(req);
@@ -360,7 +365,8 @@ void request_answer(struct request *req, unsigned status)
 static int retry_after_s(int code, const struct hf_status *holder)
 {
     enum { LONGEST_S = 60 };
-    if (code == HF_UNAVAILABLE || code == HF_UNKNOWN || code == HF_QUEUE_FULL || code == HF_CANCELLED)
+    if (code == HF_UNAVAILABLE || code == HF_UNKNOWN || code == HF_QUEUE_FULL ||
+        code == HF_CANCELLED)
         return 1;
     if (code != HF_HELD && code != HF_RACED)
         return 0;
@@ -376,8 +382,8 @@ void request_problem(struct request *req, int code, const char *detail,
     int status = hf_code_http(code);
     hf_buf_clear(out);
     *out = (struct hf_buf)HF_BUF(ANSWER_MAX);
-    hf_buf_printf(out, "{\"type\":\"urn:holdfast:problem:%s\",\"title\":\"%s\",\"status\":%d,", name,
-                  title, status);
+    hf_buf_printf(out, "{\"type\":\"urn:holdfast:problem:%s\",\"title\":\"%s\",\"status\":%d,",
+                  name, title, status);
     hf_buf_puts(out, "\"detail\":");
     hf_wire_string(out, detail, strlen(detail));
     hf_buf_printf(out, ",\"code\":\"%s\",\"requestId\":\"%s\"", name, req->id);
@@ -387,13 +393,22 @@ void request_problem(struct request *req, int code, const char *detail,
     }
     hf_buf_putc(out, '}');
     req->retry_after_s = retry_after_s(code < 0 ? -code : code, holder);
-    req->content_type = problem_type;
+    req->content_type = type_problem;
     request_answer(req, (unsigned)status);
 }
 
 void request_fail(struct request *req, const struct hf_error *err)
 {
     request_problem(req, -err->code, err->message, err->has_holder ? &err->holder : NULL);
+}
+
+void http_give_up(struct server *server)
+{
+    for (struct request *req = server->requests, *next; req; req = next) {
+        next = req->next;
+        if (req->suspended && !req->answered)
+            request_problem(req, HF_UNAVAILABLE, "the service is stopping", NULL);
+    }
 }
 
 void request_ask(struct request *req, enum lane_name lane, job_done_fn *done)
@@ -475,7 +490,8 @@ static int read_file(const char *path, struct hf_buf *ret, struct hf_error *err)
     for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
         hf_buf_add(ret, piece, n);
     fclose(file);
-    return ret->failed || !ret->len ? hf_fail(err, HF_INVALID, "%s is empty or too large", path) : 0;
+    return ret->failed || !ret->len ? hf_fail(err, HF_INVALID, "%s is empty or too large", path)
+                                    : 0;
 }
 
 int http_start(struct server *server, struct listener *l, struct hf_error *err)
@@ -499,8 +515,8 @@ int http_start(struct server *server, struct listener *l, struct hf_error *err)
             MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
             MHD_OPTION_ARRAY, l->tls ? tls : &tls[2], MHD_OPTION_END);
         if (!l->daemon)
-            r = hf_fail(err, l->tls ? HF_INVALID : HF_UNAVAILABLE, "can't serve at %s%s", l->address,
-                        l->tls ? "; do --tls-cert and --tls-key belong together?" : "");
+            r = hf_fail(err, l->tls ? HF_INVALID : HF_UNAVAILABLE, "can't serve at %s%s",
+                        l->address, l->tls ? "; do --tls-cert and --tls-key belong together?" : "");
         else
             l->epoll_fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
     }

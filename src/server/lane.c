@@ -228,17 +228,29 @@ static void finish(struct lane *lane)
     }
 }
 
+static void end_thread(struct lane *lane)
+{
+    if (!lane->started)
+        return;
+    finish(lane);
+    pthread_mutex_lock(&lane->mutex);
+    lane->closing = true;
+    pthread_cond_signal(&lane->todo);
+    pthread_mutex_unlock(&lane->mutex);
+    pthread_join(lane->thread, NULL);
+    lane->started = false;
+    deliver(lane);
+}
+
+void lanes_finish(struct lanes *lanes)
+{
+    lanes_flush(lanes);
+    for (int i = N_LANES; i-- > 0;)
+        end_thread(&lanes->of[i]);
+}
+
 static void lane_close(struct lane *lane)
 {
-    if (lane->started) {
-        finish(lane);
-        pthread_mutex_lock(&lane->mutex);
-        lane->closing = true;
-        pthread_cond_signal(&lane->todo);
-        pthread_mutex_unlock(&lane->mutex);
-        pthread_join(lane->thread, NULL);
-        deliver(lane);
-    }
     hf_close(lane->hf);
     for (struct batch *b; (b = lane->spare);) {
         lane->spare = b->next;
@@ -252,7 +264,7 @@ void lanes_close(struct lanes *lanes)
 {
     if (!lanes)
         return;
-    lanes_flush(lanes);
+    lanes_finish(lanes);
     for (int i = 0; i < N_LANES; i++)
         lane_close(&lanes->of[i]);
     if (lanes->event_fd >= 0)

@@ -46,7 +46,8 @@ struct lanes;
 
 /* Open the store once per lane and start the threads. */
 int lanes_open(const char *url, struct lanes **ret, struct hf_error *err);
-/* Do what was put, deliver it, and end. */
+/* Do what was put, deliver it, and end the threads; the handles stay open until lanes_close(). */
+void lanes_finish(struct lanes *lanes);
 void lanes_close(struct lanes *lanes);
 
 int lanes_fd(const struct lanes *lanes);

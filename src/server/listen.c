@@ -52,10 +52,11 @@ static int adopt(struct server *server, int fd, struct hf_error *err)
                  l->tls ? "https" : "http", host, port);
     }
     if (!is_loopback((struct sockaddr *)&at) && !server->opts->require_token)
-        return hf_fail(err, HF_FORBIDDEN,
-                       "%s is open to others: add --require-token (see holdfast token), or listen at "
-                       "127.0.0.1 or a Unix socket",
-                       l->address);
+        return hf_fail(
+            err, HF_FORBIDDEN,
+            "%s is open to others: add --require-token (see holdfast token), or listen at "
+            "127.0.0.1 or a Unix socket",
+            l->address);
     server->n_listeners++;
     return 0;
 }
@@ -82,7 +83,10 @@ static int listen_unix(struct server *server, const char *path, struct hf_error 
         close(fd);
         return hf_fail_errno(err, HF_UNAVAILABLE, saved, "can't listen at unix:%s", path);
     }
-    return adopt(server, fd, err);
+    int r = adopt(server, fd, err);
+    if (r >= 0)
+        server->listeners[server->n_listeners - 1].made = true;
+    return r;
 }
 
 static int listen_tcp(struct server *server, const char *address, struct hf_error *err)
@@ -156,5 +160,7 @@ void listen_close(struct server *server)
             MHD_stop_daemon(l->daemon);
         if (l->fd >= 0)
             close(l->fd);
+        if (l->made)
+            unlink(l->address + strlen("unix:"));
     }
 }

@@ -140,7 +140,8 @@ static void extend_done(struct job *job, int code, const struct hf_answer *answe
 void post_extend(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_TOKEN | FIELD_FENCE | FIELD_TTL, &f) || !require(req, f.token, "token"))
+    if (!body_read(req, FIELD_TOKEN | FIELD_FENCE | FIELD_TTL, &f) ||
+        !require(req, f.token, "token"))
         return;
     req->job.ask = (struct hf_request){.op = HF_OP_EXTEND,
                                        .name = req->name,
@@ -214,8 +215,7 @@ void post_guard(struct request *req)
     struct fields f;
     if (!body_read(req, FIELD_FENCE, &f) || !require(req, f.fence >= 0, "fence"))
         return;
-    req->job.ask =
-        (struct hf_request){.op = HF_OP_GUARD, .name = req->name, .fence = f.fence};
+    req->job.ask = (struct hf_request){.op = HF_OP_GUARD, .name = req->name, .fence = f.fence};
     request_ask(req, LANE_READ, fence_done);
 }
 
@@ -223,7 +223,8 @@ void post_guard(struct request *req)
 
 struct listing {
     enum hf_list_filter filter;
-    char prefix[HF_NAME_MAX + 1], after[HF_NAME_MAX + 1]; /* after: the last name of the page before */
+    char prefix[HF_NAME_MAX + 1],
+        after[HF_NAME_MAX + 1]; /* after: the last name of the page before */
     char last[HF_NAME_MAX + 1];
     int64_t limit, n;
     bool more;

@@ -75,7 +75,8 @@ void log_event(const char *event, ...)
     va_list args;
     hf_format_time(hf_clock_wall_ms(), at);
     pthread_mutex_lock(&mutex);
-    hf_buf_printf(&lines, as_json ? "{\"at\":\"%s\",\"event\":\"%s\"" : "at=%s event=%s", at, event);
+    hf_buf_printf(&lines, as_json ? "{\"at\":\"%s\",\"event\":\"%s\"" : "at=%s event=%s", at,
+                  event);
     va_start(args, event);
     for (const char *key; (key = va_arg(args, const char *));) {
         const char *value = va_arg(args, const char *);

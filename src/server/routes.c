@@ -87,7 +87,8 @@ static bool check_query(struct request *req)
     if (!u.name)
         return true;
     char detail[300];
-    int n = snprintf(detail, sizeof detail, "there is no parameter '%.60s' here; known are", u.name);
+    int n =
+        snprintf(detail, sizeof detail, "there is no parameter '%.60s' here; known are", u.name);
     for (const char *const *known = req->route->query; known && *known; known++)
         n += snprintf(detail + n, sizeof detail - (size_t)n, " %s", *known);
     if (!req->route->query)
@@ -100,7 +101,8 @@ static bool check_query(struct request *req)
 static void refuse_method(struct request *req, bool get, bool post)
 {
     req->allow = get && post ? "GET, HEAD, POST" : post ? "POST" : "GET, HEAD";
-    request_problem(req, HF_INVALID, "this path is not for that method; see the Allow header", NULL);
+    request_problem(req, HF_INVALID, "this path is not for that method; see the Allow header",
+                    NULL);
     req->status = 405;
 }
 
@@ -120,7 +122,8 @@ void route_request(struct request *req)
     if (!req->route && (get || post))
         refuse_method(req, get, post);
     else if (!req->route)
-        request_problem(req, HF_NOT_FOUND, "there is nothing at this path; see /openapi.json", NULL);
+        request_problem(req, HF_NOT_FOUND, "there is nothing at this path; see /openapi.json",
+                        NULL);
     else if ((!name || take_name(req, name, n)) && access_check(req) && check_query(req))
         req->route->handle(req);
 }

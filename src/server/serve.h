@@ -5,8 +5,8 @@
 #include "holdfast.h"
 
 struct serve_options {
-    const char *store_url;          /* NULL: the default */
-    const char *listen;             /* "127.0.0.1:7480,unix:/run/holdfast.sock"; NULL: the first of these */
+    const char *store_url; /* NULL: the default */
+    const char *listen;    /* "127.0.0.1:7480,unix:/run/holdfast.sock"; NULL: the first of these */
     const char *tls_cert, *tls_key; /* files; NULL: no TLS */
     bool require_token;
     bool log_json, log_requests;

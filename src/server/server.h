@@ -24,13 +24,14 @@
 
 enum {
     LISTENERS_MAX = 8,
-    ANSWER_MAX = 8 << 20,     /* bytes of one answer */
-    BODY_MAX = 64 << 10,      /* of a JSON body */
-    DEPTH_MAX = 16,           /* of nesting in one */
-    HEADERS_MAX = 12 << 10,   /* what the library may use per connection: headers, a piece of the body */
-    IDLE_MS = 60000,          /* a connection without a request is closed after so long */
-    RECEIVE_MS = 15000,       /* a request, once begun, must have arrived within so long */
-    DRAIN_MS = 20000,         /* SIGTERM: what is in flight has so long */
+    ANSWER_MAX = 8 << 20, /* bytes of one answer */
+    BODY_MAX = 64 << 10,  /* of a JSON body */
+    DEPTH_MAX = 16,       /* of nesting in one */
+    HEADERS_MAX =
+        12 << 10,       /* what the library may use per connection: headers, a piece of the body */
+    IDLE_MS = 60000,    /* a connection without a request is closed after so long */
+    RECEIVE_MS = 15000, /* a request, once begun, must have arrived within so long */
+    DRAIN_MS = 20000,   /* SIGTERM: what is in flight has so long */
     PAGE_DEFAULT = 100,
     PAGE_MAX = 1000,
     REQUEST_ID_MAX = 64,
@@ -45,7 +46,8 @@ struct listener {
     int fd, epoll_fd;
     char address[200]; /* for people */
     bool is_unix, tls;
-    bool run; /* something was resumed: give it a turn */
+    bool made; /* the Unix socket's file is ours to remove */
+    bool run;  /* something was resumed: give it a turn */
 };
 
 /* In a list of those that must be done by a certain time; the first is due first. */
@@ -72,6 +74,7 @@ struct grant {
 struct route;
 
 struct request {
+    struct request *prev, *next; /* in server->requests, while its connection lasts */
     struct server *server;
     struct connection *connection;
     struct MHD_Connection *mhd;
@@ -153,6 +156,7 @@ struct server {
     int gone_fd; /* an epoll of connections whose clients wait, to see them leave */
     bool draining;
     int64_t drain_until_ms;
+    struct request *requests;
     size_t n_requests, n_connections;
     struct due idle, receiving; /* heads of lists */
     struct waits *waits;
@@ -183,6 +187,9 @@ void request_ask(struct request *req, enum lane_name lane, job_done_fn *done);
 
 /* In done(): the request, or NULL where its client has gone; then it is no more. */
 struct request *request_back(struct job *job);
+
+/* End all requests that are still waited for: the store did not answer in time. */
+void http_give_up(struct server *server);
 
 /* Let the library go on with a request that was suspended. */
 void request_resume(struct request *req);

@@ -18,7 +18,8 @@
 #include "locks.h"
 
 enum {
-    POLL_MS = 8000,    /* how often a place is kept, jittered down to half; the store forgets after 20 s */
+    POLL_MS =
+        8000, /* how often a place is kept, jittered down to half; the store forgets after 20 s */
     BLIND_MS = 250,    /* where the store can't wake: so often, and ... */
     BLIND_EACH_MS = 1, /* ... so much more rarely for each one that waits */
     STAGGER_MS = 50,   /* between those who look when a lease runs out ... */
@@ -424,13 +425,13 @@ void get_wake(struct request *req)
     if (!query_int(req, "waitMs", 0, LONGEST_MS, LONGEST_MS / 2, &wait_ms))
         return;
     if (!request_query(req, "id", text, sizeof text) || !hf_lock_id_parse(text, &id)) {
-        request_problem(req, HF_INVALID, "the parameter id must be the 32 digits of a lock id", NULL);
+        request_problem(req, HF_INVALID, "the parameter id must be the 32 digits of a lock id",
+                        NULL);
         return;
     }
     struct fields f = {.owner = "", .wait_ms = wait_ms};
     struct wait *w = wait_new(req, &f);
-    if (!w || !req->server->watch ||
-        hf_watch_add(req->server->watch, text, w, &err) < 0) {
+    if (!w || !req->server->watch || hf_watch_add(req->server->watch, text, w, &err) < 0) {
         free(w);
         request_problem(req, HF_UNSUPPORTED, "this store can't wake; ask from time to time", NULL);
         return;
