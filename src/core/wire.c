@@ -452,11 +452,14 @@ int hf_wire_read_request(const struct json_t *object, struct hf_request *ret, st
 
 int hf_wire_read_status(const struct json_t *object, struct hf_status *ret, struct hf_error *err)
 {
-    int r = hf_wire_read(object, ret, status_fields, COUNT(status_fields), err);
-    /* All three are of one moment, so this is exact. */
-    if (r >= 0 && ret->state != HF_STATE_FREE)
-        ret->held_for_ms = ret->expires_at_ms - ret->locked_since_ms - ret->remaining_ms;
-    return r;
+    struct hf_status s = {0};
+    int r = hf_wire_read(object, &s, status_fields, COUNT(status_fields), err);
+    if (r < 0)
+        return r;
+    if (s.state != HF_STATE_FREE) /* all three are of one moment, so this is exact */
+        s.held_for_ms = s.expires_at_ms - s.locked_since_ms - s.remaining_ms;
+    *ret = s;
+    return 0;
 }
 
 int hf_wire_read_event(const struct json_t *object, struct hf_event *ret, struct hf_error *err)

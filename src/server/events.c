@@ -18,7 +18,7 @@ enum {
 /* Which events, as far as they are read; written as an array, or as lines of a stream. */
 struct query {
     char name[HF_NAME_MAX + 1], prefix[HF_NAME_MAX + 1];
-    int64_t after, since_ms, limit, n;
+    int64_t after, since_ms, newest, limit, n; /* newest: only so many, 0: all */
     bool as_stream, more;
     struct hf_buf out;
 };
@@ -51,6 +51,7 @@ static int read_events(struct query *q, struct hf *hf, struct hf_error *err)
     query.name = q->name[0] ? q->name : NULL;
     query.after_seq = q->after;
     query.since_ms = q->since_ms;
+    query.limit = q->newest;
     q->n = 0;
     q->more = false;
     return hf_events(hf, &query, add_event, q, err);
@@ -126,7 +127,8 @@ void get_events(struct request *req)
     }
     q->out.cap = ANSWER_MAX;
     if (!take_query(req, q) || !query_int(req, "limit", 1, PAGE_MAX, PAGE_DEFAULT, &q->limit) ||
-        !query_int(req, "since", 0, INT64_MAX, 0, &q->since_ms))
+        !query_int(req, "since", 0, INT64_MAX, 0, &q->since_ms) ||
+        !query_int(req, "newest", 0, INT64_MAX, 0, &q->newest))
         return;
     req->job.work = page_work;
     request_ask(req, LANE_CHORE, page_done);
@@ -143,7 +145,7 @@ struct stream {
     struct hf_buf ready; /* to be sent, from `sent` on */
     size_t sent;
     int64_t look_ms, ping_ms;
-    bool looking, ended;
+    bool looking, ended, over; /* over: the response that owns it is no more */
 };
 
 struct streams {
@@ -163,9 +165,17 @@ static void stream_free(struct stream *s)
 static void stream_gone(void *arg)
 {
     struct stream *s = arg;
-    s->req = NULL;
+    s->over = true;
     if (!s->looking)
         stream_free(s);
+}
+
+static void stream_forget(struct request *req)
+{
+    struct stream *s = req->context;
+    req->context = NULL;
+    if (s)
+        s->req = NULL;
 }
 
 static ssize_t stream_read(void *arg, uint64_t at, char *to, size_t size)
@@ -179,7 +189,7 @@ static ssize_t stream_read(void *arg, uint64_t at, char *to, size_t size)
         s->sent += n;
         return (ssize_t)n;
     }
-    if (s->ended || s->req->left)
+    if (s->ended || !s->req)
         return MHD_CONTENT_READER_END_OF_STREAM;
     MHD_suspend_connection(s->req->mhd);
     s->req->suspended = true;
@@ -207,10 +217,12 @@ static void look_done(struct job *job, int code, const struct hf_answer *answer,
     struct stream *s = (struct stream *)job;
     (void)answer, (void)err;
     s->looking = false;
-    if (!s->req) {
+    if (s->over) {
         stream_free(s);
         return;
     }
+    if (!s->req)
+        return;
     s->look_ms = now_ms() + (code >= 0 && s->query.more ? 0 : LOOK_MS);
     if (s->query.out.len)
         send_text(s, &s->query.out);
@@ -279,6 +291,8 @@ void get_stream(struct request *req)
     }
     s->server = req->server;
     s->req = req;
+    req->context = s;
+    req->forget = stream_forget;
     s->ping_ms = now_ms() + PING_MS;
     s->next = head->next;
     s->prev = head;

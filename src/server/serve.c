@@ -146,6 +146,7 @@ static void drain(struct server *server)
     }
     waits_drain(server);
     streams_drain(server);
+    wakes_drain(server);
 }
 
 static void reload(struct server *server)

@@ -141,7 +141,7 @@ struct route {
 void route_request(struct request *req);
 
 handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_guard, get_locks,
-    post_sweep, get_wake, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
+    post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
     get_ready, get_openapi, get_root;
 
 /* ---- the service ---------------------------------------------------------------------------- */
@@ -161,6 +161,7 @@ struct server {
     struct due idle, receiving; /* heads of lists */
     struct waits *waits;
     struct streams *streams;
+    struct waker *wakers; /* wakes.c: their list */
     struct metrics *metrics;
     struct access *access;
     uint64_t id_high, id_count;
@@ -231,6 +232,11 @@ bool decode_percent(const char *text, size_t n, char *ret, size_t size);
 bool query_int(struct request *req, const char *name, int64_t min, int64_t max, int64_t otherwise,
                int64_t *ret);
 
+/* What hf_watch wakes: embedded in what it is about. */
+struct woken {
+    void (*wake)(struct woken *woken);
+};
+
 /* ---- waits.c -------------------------------------------------------------------------------- */
 
 int waits_open(struct server *server, struct hf_error *err);
@@ -243,6 +249,10 @@ int64_t waits_tick(struct server *server, int64_t now_ms);
 /* Tell all who wait to ask elsewhere. */
 void waits_drain(struct server *server);
 size_t waits_count(const struct server *server);
+
+/* ---- wakes.c -------------------------------------------------------------------------------- */
+
+void wakes_drain(struct server *server);
 
 /* ---- events.c ------------------------------------------------------------------------------- */
 

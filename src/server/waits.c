@@ -29,13 +29,13 @@ enum {
 
 struct wait {
     struct job job; /* first: a job is its wait */
+    struct woken woken;
     struct server *server;
     struct request *req; /* NULL: nobody is interested any more */
     struct wait *next;   /* in its bucket */
     int64_t until_ms, due_ms, began_us;
     size_t heap_at; /* 0: not in the heap */
     bool asking, again, watched, queued, waited, own_token;
-    bool only_wake; /* asks by itself; `token` is its lock id */
     char token[HF_UUID_LEN + 1];
     char texts[]; /* name, owner, note */
 };
@@ -49,6 +49,7 @@ struct waits {
 };
 
 static void ask(struct wait *w);
+static void wake(struct woken *woken);
 
 /* ---- when each is due ----------------------------------------------------------------------- */
 
@@ -254,7 +255,7 @@ static bool begin_watching(struct wait *w)
 {
     struct hf_error err;
     w->waited = true;
-    if (!w->server->watch || hf_watch_add(w->server->watch, w->token, w, &err) < 0)
+    if (!w->server->watch || hf_watch_add(w->server->watch, w->token, &w->woken, &err) < 0)
         return false;
     w->watched = true;
     w->job.watch = w->server->watch;
@@ -360,6 +361,7 @@ static struct wait *wait_new(struct request *req, const struct fields *f)
     if (!w)
         return NULL;
     char *to = w->texts;
+    w->woken.wake = wake;
     w->server = req->server;
     w->req = req;
     w->began_us = req->received_us;
@@ -406,67 +408,28 @@ void waits_begin(struct request *req, const struct fields *fields)
     ask(w);
 }
 
-/* ---- only to be woken ----------------------------------------------------------------------- */
-
-static void tell_woken(struct wait *w, bool woken)
-{
-    struct request *req = part(w);
-    hf_buf_printf(&req->answer, "{\"woken\":%s}", woken ? "true" : "false");
-    request_answer(req, 200);
-}
-
-void get_wake(struct request *req)
-{
-    enum { LONGEST_MS = 60000 };
-    struct hf_error err;
-    struct hf_lock_id id;
-    char text[HF_LOCK_ID_LEN + 1] = "";
-    int64_t wait_ms;
-    if (!query_int(req, "waitMs", 0, LONGEST_MS, LONGEST_MS / 2, &wait_ms))
-        return;
-    if (!request_query(req, "id", text, sizeof text) || !hf_lock_id_parse(text, &id)) {
-        request_problem(req, HF_INVALID, "the parameter id must be the 32 digits of a lock id",
-                        NULL);
-        return;
-    }
-    struct fields f = {.owner = "", .wait_ms = wait_ms};
-    struct wait *w = wait_new(req, &f);
-    if (!w || !req->server->watch || hf_watch_add(req->server->watch, text, w, &err) < 0) {
-        free(w);
-        request_problem(req, HF_UNSUPPORTED, "this store can't wake; ask from time to time", NULL);
-        return;
-    }
-    strcpy(w->token, text);
-    w->only_wake = w->watched = true;
-    list_enter(req->server->waits, w);
-    req->context = w;
-    req->forget = let_go;
-    request_watch_client(req);
-    if (!heap_enter(req->server->waits, w, w->until_ms))
-        tell_woken(w, false);
-}
-
 /* ---- all of them ---------------------------------------------------------------------------- */
+
+static void wake(struct woken *woken)
+{
+    struct wait *w = (struct wait *)((char *)woken - offsetof(struct wait, woken));
+    if (w->asking)
+        w->again = true;
+    else if (w->req)
+        ask(w);
+}
 
 void waits_woken(struct server *server)
 {
-    for (struct wait *w; server->watch && (w = hf_watch_next(server->watch));)
-        if (w->only_wake)
-            tell_woken(w, true);
-        else if (w->asking)
-            w->again = true;
-        else if (w->req)
-            ask(w);
+    for (struct woken *woken; (woken = hf_watch_next(server->watch));)
+        woken->wake(woken);
 }
 
 int64_t waits_tick(struct server *server, int64_t at_ms)
 {
     struct waits *t = server->waits;
     while (t->n_heap && t->heap[1]->due_ms <= at_ms)
-        if (t->heap[1]->only_wake)
-            tell_woken(t->heap[1], false);
-        else
-            ask(t->heap[1]);
+        ask(t->heap[1]);
     return t->n_heap ? t->heap[1]->due_ms : INT64_MAX;
 }
 

@@ -79,5 +79,6 @@ int hf_store_open(const char *url, struct hf_store **ret, struct hf_error *err);
 
 extern const struct hf_store_ops hf_sqlite_store;
 extern const struct hf_store_ops hf_file_store;
+extern const struct hf_store_ops hf_http_store, hf_https_store;
 
 #endif

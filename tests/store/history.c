@@ -150,7 +150,7 @@ static struct hf_request acquire_request(int name, struct actor *a, bool waits)
         req.once_key = a->once_key;
         req.execution_id = a->execution_id;
     }
-    if (a->process >= 0 && h.processes[a->process] > 0) {
+    if (h.has_processes && a->process >= 0 && h.processes[a->process] > 0) {
         req.bound[0] = h.processes[a->process];
         req.n_bound = 1;
     }
