@@ -228,7 +228,10 @@ struct hf_acquire_options {
         sizeof(struct hf_acquire_options), 0, 0, NULL, NULL, NULL, 0, {0, 0}, 0, -1, NULL          \
     }
 
-/* Take NAME. -HF_HELD brings the holder in `err`. `opts` may be NULL. */
+/*
+ * Take NAME. -HF_HELD brings the holder in `err`. `opts` may be NULL. A store that fails is an error
+ * at once; while NAME is waited for it is asked again, and only still failing at the end is one.
+ */
 HF_API int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                       struct hf_lease *ret, struct hf_error *err);
 
@@ -292,6 +295,8 @@ struct hf_wait;
  * Waiting inside an event loop. hf_wait_start() sends nothing. Then, until it is over:
  * hf_wait_check() asks once and answers 0 with the lease, a final refusal, or -HF_HELD: where
  * hf_wait_is_over() is false, poll hf_wait_fd() for reading and check again when it is readable.
+ * Once it stands in the queue, a store that fails is asked again, ever less often, until the wait
+ * ends: meanwhile that is -HF_HELD too, not over, with no holder and the trouble as its message.
  * hf_wait_end() frees it in every case and, where nothing was granted, leaves the queue.
  */
 HF_API int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 import uuid
+from datetime import datetime
 
 import pytest
 
@@ -28,6 +29,10 @@ BUILD = os.environ.get("HOLDFAST_BUILD", os.path.join(ROOT, "build"))
 # Longer than anything takes on a loaded machine under sanitizers; a limit, never a measure.
 PATIENCE_S = 120
 
+# For a lease that must not be lost: a renewal may be late by almost a third of it, as the command
+# is asked to end a grace before the deadline. A busy machine stands still for a second at times.
+TTL_S = 6
+
 
 def poll(condition, limit_s=PATIENCE_S, every_s=0.01):
     """The first true value of condition(); fails when `limit_s` have passed without one."""
@@ -38,6 +43,25 @@ def poll(condition, limit_s=PATIENCE_S, every_s=0.01):
             return value
         assert time.monotonic() < deadline, f"not so after {limit_s} s"
         time.sleep(every_s)
+
+
+def expiry_s(status):
+    return datetime.fromisoformat(status["expiresAt"]).timestamp()
+
+
+def expect_renewals(hf, name, lived_s=0):
+    """The lease, of TTL_S and always the same one, is renewed twice and until it lives so much longer."""
+    first = hf.json("status", name)
+    expiries = [expiry_s(first)]
+
+    def done():
+        status = hf.json("status", name)
+        assert (status["state"], status["fence"]) == ("held", first["fence"]), hf.ok("why", name)
+        if expiry_s(status) > expiries[-1] + TTL_S / 6:  # what is shown may differ by a rounding
+            expiries.append(expiry_s(status))
+        return len(expiries) > 2 and expiries[-1] >= expiries[0] + lived_s
+
+    poll(done)
 
 
 def built(*path):
@@ -167,3 +191,23 @@ def hf(store_url, tmp_path):
     holdfast = Holdfast(store_url, tmp_path)
     yield holdfast
     holdfast.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """An empty tmpfs with little room."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=0755", "none", path],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"can't mount a tmpfs: {done.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def fill(disk):
+    """Leave no room on a small disk; remove its "filler" to heal it."""
+    with open(disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError):
+        while True:
+            filler.write(b"x" * 4096)

@@ -34,6 +34,7 @@ void hf_close(struct hf *hf)
     /* A forked child leaves the store alone: closing it would drop the parent's kernel locks. */
     if (hf->pid == getpid()) {
         hf_keeping_close(hf);
+        hf_parked_close(hf);
         hf->store->ops->close(hf->store);
     }
     free(hf);

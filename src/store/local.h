@@ -18,6 +18,10 @@ int hf_local_check_filesystem(const char *path, struct hf_error *err);
 /* mkdir -p, for the owner only. */
 int hf_local_make_directories(const char *path, struct hf_error *err);
 
+/* Who has the kernel lock (flock) of this open file, and what to do about it, as the end of a sentence. */
+enum { HF_BLAME_MAX = 160 };
+void hf_local_blame(int fd, char ret[HF_BLAME_MAX]);
+
 /* The clock that local leases are judged by. */
 int64_t hf_local_now_ms(void);
 
@@ -29,6 +33,7 @@ int64_t hf_local_now_ms(void);
 void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms);
 
 int hf_local_watch(int wake_dir, const struct hf_lock_id *id, int *ret_fd, struct hf_error *err);
+int hf_local_rewatch(int wake_dir, const struct hf_lock_id *from, const struct hf_lock_id *to);
 void hf_local_unwatch(int wake_dir, const struct hf_lock_id *id, int fd);
 /* Let the waiter `id` be woken through the FIFO of `channel`, which says whom it means. */
 int hf_local_share(int wake_dir, const struct hf_lock_id *id, const struct hf_lock_id *channel,

@@ -14,6 +14,7 @@
 struct hf_store {
     const struct hf_store_ops *ops;
     char shown_url[HF_URL_MAX];
+    _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
 struct hf_store_ops {
@@ -52,6 +53,10 @@ struct hf_store_ops {
     int (*watch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                  struct hf_error *err);
     void (*unwatch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
+
+    /* Let a descriptor that watched for `from` watch for `to` from now on. NULL: never possible. */
+    int (*rewatch)(struct hf_store *store, const struct hf_lock_id *from,
+                   const struct hf_lock_id *to);
 
     /*
      * The waiter `id` is woken through the descriptor that watch() gave for `channel`, where its own

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import marked_processes, poll
+from conftest import TTL_S, expect_renewals, marked_processes, poll
 
 
 def sh(script):
@@ -182,18 +182,16 @@ def test_the_lock_is_held_while_the_command_runs_and_free_after(hf):
 
 
 def test_the_lease_is_renewed_for_as_long_as_the_command_runs(hf):
-    holder = hf.start("run", "--ttl", "600ms", "a", *sh("echo on; sleep 2.5; exit 4"))
+    holder = hf.start("run", "--ttl", TTL_S, "a", *sh("echo on; read x; exit 4"),
+                      stdin=subprocess.PIPE)
     assert holder.stdout.readline() == "on\n"
-    fence = hf.json("status", "a")["fence"]
-    while holder.poll() is None:
-        status = hf.json("status", "a")
-        assert status["fence"] == fence
-    out, err = holder.communicate()
+    expect_renewals(hf, "a", lived_s=TTL_S)
+    out, err = holder.communicate("\n")
     assert (holder.returncode, out, err) == (4, "", "")
 
 
 def test_a_lease_that_was_forced_away_ends_the_command_with_76(hf):
-    holder = hf.start("run", "--ttl", "600ms", "a", *sh("echo on; sleep 100"))
+    holder = hf.start("run", "--ttl", TTL_S, "a", *sh("echo on; sleep 100"))
     assert holder.stdout.readline() == "on\n"
     fence = hf.json("status", "a")["fence"]
     hf.ok("release", "--force", "--fence", fence, "--reason", "test", "a")

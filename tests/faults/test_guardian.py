@@ -12,7 +12,7 @@ import uuid
 
 import pytest
 
-from conftest import marked_processes, poll
+from conftest import TTL_S, marked_processes, poll
 
 # A tree that clings to life: a daemon in a session of its own, a child that ignores SIGTERM and holds
 # the pipes, and a shell pipeline. Each writes the boot clock into a file of its own all the time.
@@ -243,7 +243,7 @@ def test_a_waiting_wrapper_that_is_killed_leaves_nobody(hf):
 
 
 def test_a_stopped_wrappers_tree_is_dead_by_the_deadline(hf, tmp_path):
-    tree = Tree(hf, tmp_path, "--ttl", "1500ms")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     successor = tree.next_holder()
     wait_until_queued(hf)
     os.kill(tree.wrapper.pid, signal.SIGSTOP)
@@ -259,7 +259,7 @@ def test_a_stopped_wrappers_tree_is_dead_by_the_deadline(hf, tmp_path):
 def test_a_stopped_wrappers_command_is_asked_first(hf):
     """SIGTERM comes a grace before the deadline: who heeds it can clean up."""
     script = "trap 'echo asked; exit 0' TERM; echo on; sleep 1000 & wait; echo late"
-    runner = hf.start("run", "--ttl", "900ms", "a", "--", "bash", "-c", script,
+    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "bash", "-c", script,
                       start_new_session=True)
     assert runner.stdout.readline() == "on\n"
     os.kill(runner.pid, signal.SIGSTOP)
@@ -270,7 +270,7 @@ def test_a_stopped_wrappers_command_is_asked_first(hf):
 
 
 def test_a_wrapper_stopped_before_its_release_does_not_free_its_successor(hf):
-    runner = hf.start("run", "--ttl", "1s", "a", "--", "sh", "-c", "echo on; read x; exit 0",
+    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", "echo on; read x; exit 0",
                       stdin=subprocess.PIPE, start_new_session=True)
     assert runner.stdout.readline() == "on\n"
     guardian = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
@@ -287,7 +287,7 @@ def test_a_wrapper_stopped_before_its_release_does_not_free_its_successor(hf):
 
 
 def test_everything_stopped_past_the_ttl_is_killed_on_waking_and_harms_nobody(hf, tmp_path):
-    tree = Tree(hf, tmp_path, "--ttl", "1s")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     everything = tree.processes() + [tree.wrapper.pid]
     for pid in everything:
         os.kill(pid, signal.SIGSTOP)
@@ -303,7 +303,7 @@ def test_everything_stopped_past_the_ttl_is_killed_on_waking_and_harms_nobody(hf
 
 
 def test_a_stopped_guardian_does_not_keep_the_wrapper_from_ending_a_lost_tree(hf, tmp_path):
-    tree = Tree(hf, tmp_path, "--ttl", "900ms")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     os.kill(tree.guardian, signal.SIGSTOP)
     fence = hf.json("status", "a")["fence"]
     hf.ok("release", "--force", "--fence", fence, "--reason", "test", "a")
@@ -315,7 +315,7 @@ def test_a_stopped_guardian_does_not_keep_the_wrapper_from_ending_a_lost_tree(hf
 @pytest.mark.stores("sqlite")
 def test_a_store_that_hangs_does_not_hide_the_loss(hf, tmp_path):
     """Renewals block while another process keeps the database locked."""
-    tree = Tree(hf, tmp_path, "--ttl", "1500ms")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     database = sqlite3.connect(hf.url.split(":", 1)[1], isolation_level=None)
     for _ in range(1000):
         try:

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import PATIENCE_S, built, poll
+from conftest import PATIENCE_S, STORES, TTL_S, Holdfast, built, expect_renewals, fill, poll
 
 # The shortest that a waiter sleeps before it looks by itself (src/client/wait.c: half of POLL_MS).
 # What is woken comes far sooner; what is not, never does.
@@ -170,11 +170,10 @@ def test_a_stopped_keeper_knows_that_it_lost(hf, talker):
 
 def test_a_keeper_outlasts_the_ttl(hf, talker):
     first, second = talker(), talker()
-    assert first.acquire(ttl_ms=600)[0] == "OK"
+    assert first.acquire(ttl_ms=1000 * TTL_S)[0] == "OK"
     assert first.ask("keep")[0] == "OK"
-    for _ in range(6):
-        time.sleep(0.3)
-        assert second.acquire()[0] == "LOCK_HELD"
+    expect_renewals(hf, "it", lived_s=TTL_S)
+    assert second.acquire()[0] == "LOCK_HELD"
     assert first.ask("lost")[0] == "OK"
 
 
@@ -332,6 +331,30 @@ def test_no_wake_up_is_lost(hf, talker):
     assert time.monotonic() - began < rounds * SHORTEST_POLL_S / 10
 
 
+# ---- a store that fails
+
+
+@pytest.mark.parametrize("scheme", STORES)
+def test_who_waits_outlasts_a_full_disk(scheme, small_disk, tmp_path):
+    """The bug: a waiter ended with the store's first error."""
+    hf = Holdfast(STORES[scheme](small_disk), tmp_path)
+    try:
+        hf.ok("acquire", "--ttl", "5s", "it")
+        patient = hf.start("acquire", "--wait", "it")
+        wait_for_waiters(hf, 1)
+        hasty = hf.start("acquire", "--wait=8s", "it")  # longer than the lease, whose end must be written
+        wait_for_waiters(hf, 2)
+        fill(small_disk)
+        _, err = hasty.communicate()
+        assert hasty.returncode == 69 and "o space left" in err
+        poll(lambda: status(hf)["state"] == "stale")
+        assert patient.poll() is None
+        os.unlink(small_disk / "filler")
+        assert patient.wait(PATIENCE_S) == 0
+    finally:
+        hf.close()
+
+
 # ---- clocks
 
 
@@ -374,8 +397,8 @@ def test_a_stepped_wall_clock_changes_nothing(hf, talker, offset, hours):
 
 @pytest.mark.parametrize("offset", ["+1h", "-1h"])
 def test_run_goes_on_under_a_stepped_wall_clock(hf, offset):
-    """Several ttls long: renewals come when they should, and no deadline comes early."""
-    done = hf("run", "--ttl", "600ms", "it", "--", "sleep", "2", env=stepped(offset))
+    """Longer than its ttl: renewals come when they should, and no deadline comes early."""
+    done = hf("run", "--ttl", TTL_S, "it", "--", "sleep", TTL_S + 1, env=stepped(offset))
     assert (done.returncode, done.stderr) == (0, "")
 
 
