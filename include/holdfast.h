@@ -56,7 +56,10 @@ enum {
     HF_UUID_LEN = 36, /* tokens, execution ids, boot ids */
     HF_LOCK_ID_LEN = 32,
     HF_BOUND_MAX = 2, /* processes that one lease may be bound to */
-    HF_MESSAGE_MAX = 1200
+    HF_MESSAGE_MAX = 1200,
+    HF_INPUT_MAX = 16 << 20, /* bytes of an execution's input */
+    HF_OUTPUT_MAX =
+        64 * 1024 /* bytes kept of the beginning of its output, and as many of its end */
 };
 
 #define HF_TTL_DEFAULT_MS INT64_C(60000)
@@ -128,8 +131,14 @@ struct hf_error {
     struct hf_status holder;
 };
 
-/* Why a lease could be taken from its holder. */
-enum hf_stale_reason { HF_STALE_NOT, HF_STALE_EXPIRED, HF_STALE_DIED, HF_STALE_REBOOTED };
+/* Why a lease could be taken from its holder; ENDED: the execution that it was taken for is over. */
+enum hf_stale_reason {
+    HF_STALE_NOT,
+    HF_STALE_EXPIRED,
+    HF_STALE_DIED,
+    HF_STALE_REBOOTED,
+    HF_STALE_ENDED
+};
 
 /* The stale lease that this grant took over: announce it loudly. */
 struct hf_takeover {
@@ -154,6 +163,7 @@ struct hf_lease {
     char execution_id[HF_UUID_LEN + 1];
     int64_t deadline_ms; /* have stopped by then unless extended */
     struct hf_takeover takeover;
+    bool cancel_requested; /* somebody wants its execution to stop: set by begin and extend */
 };
 
 #define HF_EVENT_MAP(X)                                                                            \
@@ -189,6 +199,55 @@ struct hf_event {
     char detail[HF_DETAIL_MAX + 1];
 };
 
+/* PENDING -> RUNNING -> SUCCESS | FAILED | ABORTED; a lost attempt may be PENDING again. */
+#define HF_EXECUTION_STATE_MAP(X)                                                                  \
+    X(PENDING, "PENDING")                                                                          \
+    X(RUNNING, "RUNNING")                                                                          \
+    X(SUCCESS, "SUCCESS")                                                                          \
+    X(FAILED, "FAILED")                                                                            \
+    X(ABORTED, "ABORTED")
+
+enum hf_execution_state {
+#define X(name, text) HF_##name,
+    HF_EXECUTION_STATE_MAP(X)
+#undef X
+        HF_EXECUTION_STATE_COUNT
+};
+
+/* What becomes of an execution whose lease was lost after its command was started. */
+enum hf_on_lost {
+    HF_ON_LOST_ABORT, /* ABORTED: what may have happened is never repeated */
+    HF_ON_LOST_RETRY, /* PENDING again, while attempts are left */
+    HF_ON_LOST_VERIFY /* PENDING again, but only after it was verified that it was not done */
+};
+
+/* One run of a workflow. Its input and output are read by hf_execution_data(). */
+struct hf_execution {
+    char id[HF_UUID_LEN + 1];
+    char workflow[HF_NAME_MAX + 1];
+    char lock[HF_NAME_MAX + 1]; /* the name that it holds while it runs */
+    char key[HF_KEY_MAX + 1];
+    enum hf_execution_state state;
+    int64_t run_at_ms;
+    int32_t priority;
+    int32_t attempt; /* how often it was begun */
+    int64_t fence;   /* of the latest attempt */
+    char owner[HF_OWNER_MAX + 1];
+    int64_t created_at_ms, started_at_ms, finished_at_ms; /* 0: not yet */
+    bool has_exit_code;
+    int exit_code;
+    char reason[HF_REASON_MAX + 1];
+    char retry_of[HF_UUID_LEN + 1];
+    bool cancel_requested;
+    bool spawned;   /* its command may have been started */
+    bool duplicate; /* in an answer: it was there before */
+    bool once;      /* of `run --once`: FAILED and ABORTED leave the key free */
+    bool to_verify; /* PENDING: whether it was done is to be found out first */
+    enum hf_on_lost on_lost;
+    int32_t max_attempts; /* 0: no limit */
+};
+
+HF_API const char *hf_execution_state_name(enum hf_execution_state state);
 HF_API const char *hf_event_kind_name(enum hf_event_kind kind);
 HF_API const char *hf_stale_reason_name(enum hf_stale_reason reason);
 HF_API const char *hf_lock_state_name(enum hf_lock_state state);
@@ -241,10 +300,6 @@ HF_API int hf_extend(struct hf *hf, struct hf_lease *lease, int64_t ttl_ms, stru
 /* Give it back. -HF_LOST: it was no longer yours; nobody else's lease was touched. */
 HF_API int hf_release(struct hf *hf, const struct hf_lease *lease, struct hf_error *err);
 
-/* Release, and in the same transaction record how the execution of an `once_key` ended. */
-HF_API int hf_finish(struct hf *hf, const struct hf_lease *lease, bool success, int exit_code,
-                     const char *reason, struct hf_error *err);
-
 /* Record that the holder had to stop: for `why`, after -HF_LOST. Never blocks anything. */
 HF_API int hf_report_lost(struct hf *hf, const struct hf_lease *lease, const char *reason,
                           struct hf_error *err);
@@ -259,6 +314,153 @@ HF_API int hf_force_release(struct hf *hf, const char *name, int64_t fence, cons
 /* 0 if `fence` is NAME's current, live fence, else -HF_FENCE_STALE with the holder. */
 HF_API int hf_guard(struct hf *hf, const char *name, int64_t fence, struct hf_error *err);
 
+/* ---- executions ----------------------------------------------------------------------------- */
+
+/*
+ * An execution is a run of a workflow under a lock, with a record that outlives it:
+ *
+ *     hf_begin()         its record and its lock, in one transaction; or that of the same key
+ *     hf_spawned()       just before its command is started: from here on it may have had effects
+ *     hf_keep()          while it runs; lease->cancel_requested tells that it is to stop
+ *     hf_finish()        how it ended and the release, in one transaction
+ *
+ * Whatever these acknowledge is on disk. A lease that is lost, swept or forced ends the attempt in
+ * the same step: PENDING again where nothing was spawned, else as `on_lost` says.
+ */
+
+/* Start from HF_BEGIN_INIT and set what differs; `workflow` is needed. */
+struct hf_begin_options {
+    size_t size;
+    const char *workflow;
+    const char *lock;  /* what is locked while it runs; NULL: the workflow's name */
+    const char *key;   /* idempotency: one execution per workflow and key; NULL: none */
+    const void *input; /* bytes; another input under the same key is refused */
+    size_t input_size;
+    bool once;         /* the key is free again after FAILED and ABORTED; -HF_DONE_ALREADY */
+    int64_t ttl_ms;    /* 0: HF_TTL_DEFAULT_MS */
+    int64_t wait_ms;   /* for the lock; as in hf_acquire_options */
+    const char *owner; /* NULL: host/pid */
+    const char *note;
+    int32_t priority;
+    int32_t bound[HF_BOUND_MAX];
+    size_t n_bound;
+    int cancel_fd;
+    const char *token;    /* NULL: a new one. The same token again is the same begin */
+    const char *id;       /* NULL: a new one. The same id again is the same execution */
+    const char *retry_of; /* the id of the execution that this one repeats, or NULL */
+    enum hf_on_lost on_lost;
+    int32_t max_attempts; /* 0: no limit */
+    int64_t run_at_ms;    /* hf_enqueue: not before this time since 1970; 0: now */
+};
+#define HF_BEGIN_INIT                                                                              \
+    {                                                                                              \
+        sizeof(struct hf_begin_options), NULL, NULL, NULL, NULL, 0, false, 0, 0, NULL, NULL, 0,    \
+            {0, 0}, 0, -1, NULL, NULL, NULL, HF_ON_LOST_ABORT, 0, 0                                \
+    }
+
+/*
+ * Start one now. 0: RUNNING under `ret`; a PENDING one with that key (or id) is taken up. 0 with
+ * ret_execution->duplicate: this key and input have an execution already, returned as it is;
+ * ret->token is empty. -HF_HELD names the running one in err->holder.execution_id and leaves nothing
+ * behind; -HF_KEY_REUSED: the key came with another input; -HF_DONE_ALREADY: `once`.
+ */
+HF_API int hf_begin(struct hf *hf, const struct hf_begin_options *opts, struct hf_lease *ret,
+                    struct hf_execution *ret_execution, struct hf_error *err);
+
+/* Record it as PENDING, for whoever claims it; no lock is taken. Duplicates as with hf_begin(). */
+HF_API int hf_enqueue(struct hf *hf, const struct hf_begin_options *opts,
+                      struct hf_execution *ret_execution, struct hf_error *err);
+
+/* What hf_claim() is to take; start from HF_CLAIM_INIT. */
+struct hf_claim_options {
+    size_t size;
+    const char *const *workflows; /* NULL: of any workflow */
+    size_t n_workflows;
+    int64_t ttl_ms;    /* 0: HF_TTL_DEFAULT_MS */
+    const char *owner; /* NULL: host/pid */
+    int32_t bound[HF_BOUND_MAX];
+    size_t n_bound;
+};
+#define HF_CLAIM_INIT                                                                              \
+    {                                                                                              \
+        sizeof(struct hf_claim_options), NULL, 0, 0, NULL, {0, 0}, 0                               \
+    }
+
+struct hf_claimed {
+    struct hf_lease lease;
+    struct hf_execution execution;
+};
+
+/*
+ * Take up to `max` PENDING executions that are due and whose lock is free, the highest priority
+ * first, then the longest due, then the oldest; never two of one lock. *ret_n may be 0.
+ */
+HF_API int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t max,
+                    struct hf_claimed *ret, size_t *ret_n, struct hf_error *err);
+
+/*
+ * The command is about to be started: on disk before this returns, and the lease is renewed. Where
+ * lease->cancel_requested is set afterwards, it was not marked and must not be started.
+ */
+HF_API int hf_spawned(struct hf *hf, struct hf_lease *lease, struct hf_error *err);
+
+/* How an execution ended; start from HF_RESULT_INIT. */
+struct hf_result {
+    size_t size;
+    enum hf_execution_state state; /* SUCCESS, FAILED or ABORTED */
+    bool has_exit_code;
+    int exit_code;
+    const char *reason;
+    const void *output_head, *output_tail; /* at most HF_OUTPUT_MAX bytes each */
+    size_t output_head_size, output_tail_size;
+    int64_t output_skipped; /* bytes between the two that were not kept */
+};
+#define HF_RESULT_INIT                                                                             \
+    {                                                                                              \
+        sizeof(struct hf_result), HF_SUCCESS, false, 0, NULL, NULL, NULL, 0, 0, 0                  \
+    }
+
+/*
+ * Its end, its output and the release, in one transaction. -HF_LOST: the lease was no longer ours,
+ * nothing was changed. The same finish again is done.
+ */
+HF_API int hf_finish(struct hf *hf, const struct hf_lease *lease, const struct hf_result *result,
+                     struct hf_error *err);
+
+/*
+ * PENDING becomes ABORTED at once; a RUNNING one learns by its next heartbeat that it is to stop;
+ * one that has ended stays as it is. `ret` (may be NULL): as it is now.
+ */
+HF_API int hf_cancel(struct hf *hf, const char *id, struct hf_execution *ret, struct hf_error *err);
+
+HF_API int hf_execution_of(struct hf *hf, const char *id, struct hf_execution *ret,
+                           struct hf_error *err);
+
+/* What is kept of an execution beside its record. OUTPUT: its head, then its tail. */
+enum hf_execution_data { HF_DATA_INPUT, HF_DATA_OUTPUT };
+
+/* Bytes of it, in order; `skipped`: so many before these were not kept. Not 0 ends it. */
+typedef int (*hf_data_fn)(void *arg, const void *bytes, size_t n, int64_t skipped);
+HF_API int hf_execution_data(struct hf *hf, const char *id, enum hf_execution_data which,
+                             hf_data_fn fn, void *arg, struct hf_error *err);
+
+struct hf_execution_query {
+    size_t size;
+    const char *workflow; /* NULL: of every workflow */
+    int state;            /* enum hf_execution_state; -1: in any */
+    int64_t limit;        /* at most so many; 0: all */
+    const char *before;   /* only those older than this id: where the last page ended */
+};
+#define HF_EXECUTION_QUERY_INIT                                                                    \
+    {                                                                                              \
+        sizeof(struct hf_execution_query), NULL, -1, 0, NULL                                       \
+    }
+
+/* Newest first; a non-zero answer ends the listing, which then returns 0. */
+typedef int (*hf_execution_fn)(void *arg, const struct hf_execution *execution);
+HF_API int hf_executions(struct hf *hf, const struct hf_execution_query *query, hf_execution_fn fn,
+                         void *arg, struct hf_error *err);
+
 /* ---- keeping -------------------------------------------------------------------------------- */
 
 struct hf_keeper;
@@ -268,10 +470,17 @@ struct hf_keep_options {
     /* Called on the keeper's thread after each confirmed renewal, with the new deadline. */
     void (*renewed)(void *arg, const struct hf_lease *lease);
     void *arg;
+    int64_t every_ms; /* renew at least so often, to learn of a cancel soon; 0: only as needed */
+    /*
+     * Called on the keeper's thread before each renewal of an execution's lease: what it has printed
+     * so far, of which the output_* are kept with the renewal; NULL: nothing new. What it points to
+     * must stay until the next call.
+     */
+    const struct hf_result *(*output)(void *arg);
 };
 #define HF_KEEP_INIT                                                                               \
     {                                                                                              \
-        sizeof(struct hf_keep_options), NULL, NULL                                                 \
+        sizeof(struct hf_keep_options), NULL, NULL, 0, NULL                                        \
     }
 
 /* Renew `lease` in the background every third of its ttl. `opts` may be NULL. */
@@ -415,7 +624,9 @@ enum hf_op {
     HF_OP_SETTLE,
     HF_OP_LOST,
     HF_OP_STATUS,
-    HF_OP_GUARD
+    HF_OP_GUARD,
+    HF_OP_ENQUEUE,
+    HF_OP_CANCEL
 };
 
 /* How an execution ended, where the lease belongs to one. */
@@ -435,11 +646,28 @@ struct hf_request {
     int32_t bound[HF_BOUND_MAX];
     size_t n_bound;
     const char *reason;
-    const char *once_key;
-    const char *execution_id; /* acquire: the id to give a new execution of `once_key` */
-    enum hf_outcome outcome;  /* release: how the execution ended */
+    bool durable; /* on disk before it is acknowledged; what concerns executions always is */
+    /* acquire: begin an execution; enqueue: record one. `name` is its lock. */
+    const char *workflow; /* NULL: a plain lock */
+    const char *key;
+    bool once;
+    const void *input;
+    size_t input_size;
+    const char *execution_id; /* what a new one is to be called; cancel, settle, release: which */
+    const char *retry_of;
+    int64_t run_at_ms;
+    enum hf_on_lost on_lost;
+    int32_t max_attempts;
+    bool claim; /* acquire: for the PENDING execution_id, else -HF_RACED; the rest is as recorded */
+    /* extend, release: the lease's execution */
+    bool spawned;            /* extend: the command is about to be started */
+    enum hf_outcome outcome; /* release: how it ended */
+    bool has_exit_code;
     int exit_code;
-    bool durable; /* on disk before it is acknowledged */
+    bool has_output;
+    const void *output_head, *output_tail;
+    size_t output_head_size, output_tail_size;
+    int64_t output_skipped;
 };
 
 struct hf_answer {
@@ -450,6 +678,8 @@ struct hf_answer {
     bool has_holder;
     struct hf_status holder;    /* who holds it; for status the answer itself */
     enum hf_stale_reason freed; /* settle: what was freed, and why */
+    bool has_execution;
+    struct hf_execution execution; /* that was begun, found, ended or cancelled */
 };
 
 /*

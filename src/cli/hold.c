@@ -220,8 +220,13 @@ static int give_back(struct holding *h, int code)
     struct hf_error err;
     int r;
     hf_run_stop_keeping(h->run);
+    struct hf_result result = HF_RESULT_INIT;
+    result.state = code == 0 ? HF_SUCCESS : HF_FAILED;
+    result.has_exit_code = true;
+    result.exit_code = code;
+    result.reason = reason_of(h);
     if (h->hold->once_key)
-        r = hf_finish(h->hf, &h->run->lease, code == 0, code, reason_of(h), &err);
+        r = hf_finish(h->hf, &h->run->lease, &result, &err);
     else
         r = hf_release(h->hf, &h->run->lease, &err);
     return r < 0 ? release_failed(h, code, &err) : code;

@@ -87,9 +87,45 @@ static bool needs_token(enum hf_op op)
     return op == HF_OP_ACQUIRE || op == HF_OP_EXTEND || op == HF_OP_RELEASE || op == HF_OP_WITHDRAW;
 }
 
+static int check_id(const char *id, struct hf_error *err)
+{
+    if (!id || (strlen(id) == HF_UUID_LEN && strspn(id, "0123456789abcdef-") == HF_UUID_LEN))
+        return 0;
+    return hf_fail(err, HF_INVALID, "'%.40s' is not the id of an execution", id);
+}
+
+static int check_execution(const struct hf_request *req, struct hf_error *err)
+{
+    int r = req->workflow ? hf_check_name(req->workflow, err) : 0;
+    if (r >= 0)
+        r = hf_check_text("key", req->key, HF_KEY_MAX, err);
+    if (r >= 0)
+        r = check_id(req->execution_id, err);
+    if (r >= 0)
+        r = check_id(req->retry_of, err);
+    if (r < 0)
+        return r;
+    bool needs_id = req->workflow || req->claim || req->op == HF_OP_CANCEL;
+    if (needs_id && !req->execution_id)
+        return hf_fail(err, HF_INVALID, "an execution needs an id");
+    if (req->op == HF_OP_ENQUEUE && !req->workflow)
+        return hf_fail(err, HF_INVALID, "an execution needs a workflow");
+    if (req->once && !req->key)
+        return hf_fail(err, HF_INVALID, "what is to happen once needs a key");
+    if ((unsigned)req->on_lost > HF_ON_LOST_VERIFY || req->max_attempts < 0)
+        return hf_fail(err, HF_INVALID, "there is no such on_lost, or a negative max_attempts");
+    if (req->input_size > HF_INPUT_MAX)
+        return hf_fail(err, HF_TOO_LARGE, "the input has %zu bytes; at most %d are kept",
+                       req->input_size, HF_INPUT_MAX);
+    if (req->output_head_size > HF_OUTPUT_MAX || req->output_tail_size > HF_OUTPUT_MAX)
+        return hf_fail(err, HF_TOO_LARGE, "the output is kept in two parts of at most %d bytes",
+                       HF_OUTPUT_MAX);
+    return 0;
+}
+
 static int check_request(const struct hf_request *req, struct hf_error *err)
 {
-    if ((unsigned)req->op > HF_OP_GUARD)
+    if ((unsigned)req->op > HF_OP_CANCEL)
         return hf_fail(err, HF_INVALID, "there is no operation %d", (int)req->op);
     int r = hf_check_name(req->name, err);
     if (r >= 0 && req->token)
@@ -105,9 +141,7 @@ static int check_request(const struct hf_request *req, struct hf_error *err)
     if (r >= 0)
         r = hf_check_text("reason", req->reason, HF_REASON_MAX, err);
     if (r >= 0)
-        r = hf_check_text("key", req->once_key, HF_KEY_MAX, err);
-    if (r >= 0 && req->once_key && !req->execution_id && req->op == HF_OP_ACQUIRE)
-        r = hf_fail(err, HF_INVALID, "a run that is to happen once needs an execution id");
+        r = check_execution(req, err);
     return r;
 }
 
@@ -144,8 +178,16 @@ int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
                 (long long)request->fence, who);
         break;
     case HF_DONE_ALREADY:
-        hf_fail(err, HF_DONE_ALREADY, "%s has already succeeded with key %s", request->name,
-                request->once_key);
+        hf_fail(err, HF_DONE_ALREADY, "%s has already succeeded with key %s", request->workflow,
+                request->key);
+        break;
+    case HF_KEY_REUSED:
+        hf_fail(err, HF_KEY_REUSED,
+                "%s has an execution with key %s and another input (%s); use another key",
+                request->workflow, request->key, answer->execution.id);
+        break;
+    case HF_NOT_FOUND:
+        hf_fail(err, HF_NOT_FOUND, "there is no execution %s", request->execution_id);
         break;
     default:
         hf_fail(err, -answer->code, "%s: %s", request->name, hf_code_meaning(answer->code));
@@ -195,23 +237,11 @@ int hf_extend(struct hf *hf, struct hf_lease *lease, int64_t ttl_ms, struct hf_e
 
 int hf_release(struct hf *hf, const struct hf_lease *lease, struct hf_error *err)
 {
-    struct hf_request req = {
-        .op = HF_OP_RELEASE, .name = lease->name, .token = lease->token, .fence = lease->fence};
-    struct hf_answer answer;
-    return hf_ask_store(hf, &req, &answer, NULL, err);
-}
-
-int hf_finish(struct hf *hf, const struct hf_lease *lease, bool success, int exit_code,
-              const char *reason, struct hf_error *err)
-{
     struct hf_request req = {.op = HF_OP_RELEASE,
                              .name = lease->name,
                              .token = lease->token,
                              .fence = lease->fence,
-                             .reason = reason,
-                             .outcome = success ? HF_OUTCOME_SUCCESS : HF_OUTCOME_FAILED,
-                             .exit_code = exit_code,
-                             .durable = true};
+                             .durable = lease->execution_id[0]};
     struct hf_answer answer;
     return hf_ask_store(hf, &req, &answer, NULL, err);
 }
@@ -309,6 +339,27 @@ static int sweep_one(void *arg, const struct hf_status *status)
     return s->fn ? s->fn(s->arg, status) : 0;
 }
 
+/* An execution that is RUNNING has the lease of its lock; else settling that lock ends it. */
+static int mend_one(void *arg, const struct hf_execution *x)
+{
+    struct sweep *s = arg;
+    struct hf_request req = {.op = HF_OP_SETTLE, .name = x->lock, .execution_id = x->id};
+    struct hf_answer answer;
+    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    return s->failed < 0;
+}
+
+static int mend_executions(struct sweep *s)
+{
+    const struct hf_store *store = s->hf->store;
+    struct hf_execution_query query = HF_EXECUTION_QUERY_INIT;
+    query.state = HF_RUNNING;
+    if (s->dry_run || !store->ops->executions)
+        return 0;
+    int r = hf_executions(s->hf, &query, mend_one, s, s->err);
+    return r < 0 ? r : s->failed;
+}
+
 int hf_sweep(struct hf *hf, bool dry_run, hf_status_fn fn, void *arg, int64_t *ret_freed,
              struct hf_error *err)
 {
@@ -316,6 +367,8 @@ int hf_sweep(struct hf *hf, bool dry_run, hf_status_fn fn, void *arg, int64_t *r
     int r = hf_list(hf, HF_LIST_STALE, NULL, sweep_one, &s, err);
     if (r >= 0)
         r = s.failed;
+    if (r >= 0)
+        r = mend_executions(&s);
     if (r >= 0 && ret_freed)
         *ret_freed = s.freed;
     return r;

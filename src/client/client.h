@@ -43,6 +43,17 @@ int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
  */
 int64_t hf_deadline_ms(int64_t sent_ms, int64_t ttl_ms);
 
+/*
+ * hf_acquire(); where `begun` is not NULL its fields that tell of an execution are in the request,
+ * and the execution that was begun or found is in `ret_execution`.
+ */
+int hf_acquire_for(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
+                   const struct hf_request *begun, struct hf_lease *ret,
+                   struct hf_execution *ret_execution, struct hf_error *err);
+
+/* Have the request carry what an execution has printed. */
+void hf_request_output(struct hf_request *req, const struct hf_result *result);
+
 /* Close what hf_acquire has kept for its next wait. */
 void hf_parked_close(struct hf *hf);
 

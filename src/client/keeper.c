@@ -61,11 +61,17 @@ static void mark_lost(struct hf_keeper *k, const struct hf_error *why)
     signal_fd(k->lost_fd);
 }
 
+static int64_t interval_ms(const struct hf_keeper *k)
+{
+    int64_t ms = k->lease.ttl_ms / 3;
+    return k->opts.every_ms > 0 && k->opts.every_ms < ms ? k->opts.every_ms : ms;
+}
+
 static void confirm(struct hf_keeper *k, const struct hf_lease *lease, int64_t sent_ms)
 {
     k->lease = *lease;
     k->lease.deadline_ms = hf_deadline_ms(sent_ms, lease->ttl_ms);
-    k->renew_ms = sent_ms + lease->ttl_ms / 3;
+    k->renew_ms = sent_ms + interval_ms(k);
     hf_clock_arm(k->timer_fd, k->lease.deadline_ms);
 }
 
@@ -123,11 +129,21 @@ static void settle_one(struct hf_keeper *k, int r, const struct hf_request *requ
         postpone(k, err);
 }
 
+/* What its execution has printed since, if anything. It is busy, so nobody frees it meanwhile. */
+static void add_output(const struct hf_keeper *k, struct hf_request *req)
+{
+    const struct hf_result *so_far = k->opts.output ? k->opts.output(k->opts.arg) : NULL;
+    if (so_far)
+        hf_request_output(req, so_far);
+}
+
 static void renew_batch(struct hf_keeping *all, struct hf *hf, struct batch *b)
 {
     struct hf_error err = {0};
-    int64_t sent_ms = hf_clock_boot_ms();
     pthread_mutex_unlock(&all->lock);
+    for (size_t i = 0; i < b->n; i++)
+        add_output(b->keepers[i], &b->requests[i]);
+    int64_t sent_ms = hf_clock_boot_ms();
     int r = hf_apply(hf, b->requests, b->n, b->answers, &err);
     pthread_mutex_lock(&all->lock);
     for (size_t i = 0; i < b->n; i++) {
@@ -295,6 +311,9 @@ int hf_keep(struct hf *hf, const struct hf_lease *lease, const struct hf_keep_op
     k->opts = o;
     /* A third of the ttl after the last confirmed request, which set the deadline. */
     k->renew_ms = lease->deadline_ms - lease->ttl_ms * 2 / 3;
+    int64_t soon_ms = hf_clock_boot_ms() + interval_ms(k);
+    if (soon_ms < k->renew_ms)
+        k->renew_ms = soon_ms;
     r = open_keeper(k, err);
     if (r >= 0)
         r = join_keeping(hf, k, err);

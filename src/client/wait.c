@@ -37,9 +37,10 @@ struct hf_wait {
     struct hf_lock_id id; /* of the token, once we are watching */
     int64_t until_ms; /* INT64_MAX: for ever */
     int cancel_fd;
-    bool over, queued, watching; /* queued: there may be something to withdraw */
-    bool accepted;               /* it has stood in the queue, ready to be woken */
-    int64_t trouble_since_ms;    /* since when the store fails; 0: it does not */
+    struct hf_execution execution; /* of the last answer */
+    bool over, queued, watching;   /* queued: there may be something to withdraw */
+    bool accepted;                 /* it has stood in the queue, ready to be woken */
+    int64_t trouble_since_ms;      /* since when the store fails; 0: it does not */
     int64_t trouble_pause_ms;
     struct bed {
         int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX]; /* -1: not open */
@@ -93,10 +94,25 @@ static int make_request(struct hf_wait *w, const char *name, const struct hf_acq
                                  .n_bound = o->n_bound};
     if (o->once_key) {
         hf_token(w->execution_id);
-        w->req.once_key = w->key;
+        w->req.workflow = w->name;
+        w->req.key = w->key;
+        w->req.once = true;
         w->req.execution_id = w->execution_id;
     }
     return 0;
+}
+
+static void add_execution(struct hf_request *req, const struct hf_request *begun)
+{
+    req->workflow = begun->workflow;
+    req->key = begun->key;
+    req->once = begun->once;
+    req->input = begun->input;
+    req->input_size = begun->input_size;
+    req->execution_id = begun->execution_id;
+    req->retry_of = begun->retry_of;
+    req->on_lost = begun->on_lost;
+    req->max_attempts = begun->max_attempts;
 }
 
 /* ---- asking --------------------------------------------------------------------------------- */
@@ -132,8 +148,10 @@ static int ask(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret
         r = hf_ask_store(w->hf, &w->req, answer, &sent_ms, err);
     }
     if (r >= 0) {
-        answer->lease.deadline_ms = hf_deadline_ms(sent_ms, answer->lease.ttl_ms);
+        if (answer->lease.token[0])
+            answer->lease.deadline_ms = hf_deadline_ms(sent_ms, answer->lease.ttl_ms);
         *ret = answer->lease;
+        w->execution = answer->execution;
     }
     bool waits = r == -HF_HELD && answer->queued;
     if (r != -HF_UNAVAILABLE) /* where nothing changed, we stand where we stood */
@@ -412,8 +430,9 @@ static int sleep_until_woken(struct hf_wait *w, struct hf_error *err)
     return 0;
 }
 
-int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
-               struct hf_lease *ret, struct hf_error *err)
+int hf_acquire_for(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
+                   const struct hf_request *begun, struct hf_lease *ret,
+                   struct hf_execution *ret_execution, struct hf_error *err)
 {
     struct hf_wait *w = atomic_exchange(&hf->parked, NULL);
     if (!w && !(w = make_wait(err)))
@@ -423,11 +442,21 @@ int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options 
         park(w);
         return r;
     }
+    if (begun)
+        add_execution(&w->req, begun);
     while ((r = hf_wait_check(w, ret, err)) == -HF_HELD && !w->over) {
         r = sleep_until_woken(w, err);
         if (r < 0)
             break;
     }
+    if (r >= 0 && ret_execution)
+        *ret_execution = w->execution;
     park(w);
     return r;
+}
+
+int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
+               struct hf_lease *ret, struct hf_error *err)
+{
+    return hf_acquire_for(hf, name, opts, NULL, ret, NULL, err);
 }

@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "step.h"
+
 /* ---- small pieces --------------------------------------------------------------------------- */
 
-static void copy_text(char *to, size_t size, const char *from)
+void hf_copy_text(char *to, size_t size, const char *from)
 {
     size_t n = from ? strnlen(from, size - 1) : 0;
     if (n)
@@ -32,10 +34,9 @@ static int64_t add_saturated(int64_t a, int64_t b)
     return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
 
-/* Record an event; the caller may go on to fill in what is special about it. */
-static struct hf_event *tell(struct hf_effects *fx, const struct hf_world *world,
-                             const struct hf_record *rec, enum hf_event_kind kind,
-                             const char *owner, const char *reason)
+struct hf_event *hf_step_tell(struct hf_effects *fx, const struct hf_world *world,
+                              const struct hf_record *rec, enum hf_event_kind kind,
+                              const char *owner, const char *reason)
 {
     struct hf_event *e = &fx->events[fx->n_events];
     if (fx->n_events + 1 < HF_EFFECTS_MAX)
@@ -44,10 +45,10 @@ static struct hf_event *tell(struct hf_effects *fx, const struct hf_world *world
     e->at_ms = world->wall_ms;
     e->kind = kind;
     e->fence = rec->grant.fence;
-    copy_text(e->name, sizeof e->name, rec->name);
-    copy_text(e->owner, sizeof e->owner, owner);
-    copy_text(e->execution_id, sizeof e->execution_id, rec->grant.execution_id);
-    copy_text(e->reason, sizeof e->reason, reason);
+    hf_copy_text(e->name, sizeof e->name, rec->name);
+    hf_copy_text(e->owner, sizeof e->owner, owner);
+    hf_copy_text(e->execution_id, sizeof e->execution_id, rec->grant.execution_id);
+    hf_copy_text(e->reason, sizeof e->reason, reason);
     e->detail[0] = '\0';
     return e;
 }
@@ -71,32 +72,36 @@ static enum hf_end ended_before(const struct hf_record *rec, const struct hf_ask
 
 /* ---- granting and ending -------------------------------------------------------------------- */
 
-/* End the lease: its token is spent, and its execution's attempt is over in the same step. */
-static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end how,
-                      enum hf_outcome outcome, int exit_code, const char *reason)
+/* End the lease: its token is spent. What becomes of its execution, its caller decides before. */
+static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end how)
 {
     struct hf_grant *g = &rec->grant;
-    if (g->execution_id[0] && fx->n_ended < 2) {
-        struct hf_ended_execution *x = &fx->ended[fx->n_ended++];
-        copy_text(x->id, sizeof x->id, g->execution_id);
-        x->outcome = outcome == HF_OUTCOME_NONE ? HF_OUTCOME_ABORTED : outcome;
-        x->exit_code = exit_code;
-        x->fence = g->fence;
-        copy_text(x->reason, sizeof x->reason, reason);
-    }
     hf_remember_ended(rec, &g->id, how);
     if (g->offered) { /* nobody has announced the takeover that it came from: the next one does */
         fx->freed = g->took;
         fx->inherited = true;
     }
     rec->grant = (struct hf_grant){.fence = g->fence};
+    rec->execution = (struct hf_execution){0};
     fx->changed = true;
+}
+
+/* The lease is taken away: so ends its execution's attempt. */
+static void lose_grant(struct hf_record *rec, const struct hf_world *world, struct hf_effects *fx,
+                       const char *reason)
+{
+    struct hf_execution *x = &rec->execution;
+    if (x->id[0] && x->state == HF_RUNNING) {
+        hf_execution_lose(x, reason, world->wall_ms);
+        hf_step_keep(fx, x, false);
+    }
+    end_grant(rec, fx, HF_END_LOST);
 }
 
 static void count_takeover(struct hf_counts *counts, enum hf_stale_reason reason)
 {
     counts->taken_expired += reason == HF_STALE_EXPIRED;
-    counts->taken_died += reason == HF_STALE_DIED;
+    counts->taken_died += reason == HF_STALE_DIED || reason == HF_STALE_ENDED;
     counts->taken_rebooted += reason == HF_STALE_REBOOTED;
 }
 
@@ -131,19 +136,19 @@ static int grant_to(struct hf_record *rec, const struct terms *t, const struct h
                            .took = fx->freed};
     int64_t lasts_ms = t->offer && t->ttl_ms > HF_OFFER_MS ? HF_OFFER_MS : t->ttl_ms;
     g->expires_ms = world->now_ms + lasts_ms;
-    copy_text(g->owner, sizeof g->owner, t->owner);
-    copy_text(g->note, sizeof g->note, t->note);
+    hf_copy_text(g->owner, sizeof g->owner, t->owner);
+    hf_copy_text(g->note, sizeof g->note, t->note);
     rec->last_fence = fence;
     rec->counts.granted++;
     fx->changed = true;
     if (!fx->inherited)
         count_takeover(&rec->counts, g->took.reason);
     if (g->took.reason != HF_STALE_NOT && !fx->inherited)
-        snprintf(
-            tell(fx, world, rec, HF_EV_TAKEN_OVER, g->owner, hf_stale_reason_name(g->took.reason))
-                ->detail,
-            HF_DETAIL_MAX + 1, "from %s, fence %lld", g->took.owner, (long long)g->took.fence);
-    struct hf_event *e = tell(fx, world, rec, HF_EV_ACQUIRED, g->owner, "");
+        snprintf(hf_step_tell(fx, world, rec, HF_EV_TAKEN_OVER, g->owner,
+                              hf_stale_reason_name(g->took.reason))
+                     ->detail,
+                 HF_DETAIL_MAX + 1, "from %s, fence %lld", g->took.owner, (long long)g->took.fence);
+    struct hf_event *e = hf_step_tell(fx, world, rec, HF_EV_ACQUIRED, g->owner, "");
     if (t->offer)
         snprintf(e->detail, sizeof e->detail, "after waiting %lld ms", (long long)t->waited_ms);
     return 0;
@@ -202,25 +207,25 @@ static bool offer_to_head(struct hf_record *rec, const struct hf_ask *ask,
 
 /* ---- settling ------------------------------------------------------------------------------- */
 
-/* Why the lease is over, and whether its processes live. */
+/* Why the lease is over, and whether its processes live; one of them that asks itself does. */
 static enum hf_stale_reason judge(const struct hf_grant *grant, const struct hf_world *world,
-                                  enum hf_alive *ret_alive)
+                                  bool asks_itself, enum hf_alive *ret_alive)
 {
     *ret_alive = HF_ALIVE_UNKNOWN;
     if (!grant->held)
         return HF_STALE_NOT;
     enum hf_stale_reason why = HF_STALE_NOT;
-    if (grant->bound.n)
+    if (grant->bound.n && !asks_itself)
         why = world->dead(world->ctx, &grant->bound, ret_alive);
     if (why == HF_STALE_NOT && world->now_ms >= grant->expires_ms)
         why = HF_STALE_EXPIRED;
-    return why;
+    return why == HF_STALE_NOT && grant->ended ? HF_STALE_ENDED : why;
 }
 
 enum hf_stale_reason hf_grant_stale(const struct hf_grant *grant, const struct hf_world *world)
 {
     enum hf_alive alive;
-    return judge(grant, world, &alive);
+    return judge(grant, world, false, &alive);
 }
 
 static void free_stale(struct hf_record *rec, enum hf_stale_reason why,
@@ -230,25 +235,23 @@ static void free_stale(struct hf_record *rec, enum hf_stale_reason why,
     struct hf_takeover *freed = &fx->freed;
     freed->reason = why;
     hf_lock_id_format(&g->id, freed->lock_id);
-    copy_text(freed->owner, sizeof freed->owner, g->owner);
+    hf_copy_text(freed->owner, sizeof freed->owner, g->owner);
     freed->fence = g->fence;
     freed->acquired_at_ms = g->acquired_at_ms;
     freed->held_for_ms = world->now_ms - g->acquired_ms;
     freed->ttl_ms = g->ttl_ms;
-    struct hf_event *e = tell(fx, world, rec, HF_EV_EXPIRED, g->owner, hf_stale_reason_name(why));
+    struct hf_event *e =
+        hf_step_tell(fx, world, rec, HF_EV_EXPIRED, g->owner, hf_stale_reason_name(why));
     if (g->offered)
-        copy_text(e->detail, sizeof e->detail, "a waiter did not confirm it in time");
-    end_grant(rec, fx, HF_END_LOST, HF_OUTCOME_ABORTED, 0, hf_stale_reason_name(why));
+        hf_copy_text(e->detail, sizeof e->detail, "a waiter did not confirm it in time");
+    lose_grant(rec, world, fx, hf_stale_reason_name(why));
 }
 
 bool hf_settle(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                struct hf_effects *fx)
 {
-    enum hf_stale_reason why;
-    if (is_holder(rec, ask))
-        why = world->now_ms >= rec->grant.expires_ms ? HF_STALE_EXPIRED : HF_STALE_NOT;
-    else
-        why = hf_grant_stale(&rec->grant, world);
+    enum hf_alive alive;
+    enum hf_stale_reason why = judge(&rec->grant, world, is_holder(rec, ask), &alive);
     if (why != HF_STALE_NOT)
         free_stale(rec, why, world, fx);
     return offer_to_head(rec, ask, world, fx);
@@ -261,24 +264,24 @@ void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
 {
     const struct hf_grant *g = &rec->grant;
     *ret = (struct hf_status){.alive = HF_ALIVE_UNKNOWN, .waiters = rec->n_waiters};
-    copy_text(ret->name, sizeof ret->name, rec->name);
+    hf_copy_text(ret->name, sizeof ret->name, rec->name);
     ret->fence = rec->last_fence;
     if (!g->held)
         return;
-    enum hf_stale_reason why = judge(g, world, &ret->alive);
+    enum hf_stale_reason why = judge(g, world, false, &ret->alive);
     ret->state = why == HF_STALE_NOT ? HF_STATE_HELD : HF_STATE_STALE;
     ret->fence = g->fence;
-    copy_text(ret->owner, sizeof ret->owner, g->owner);
-    copy_text(ret->note, sizeof ret->note, g->note);
-    copy_text(ret->execution_id, sizeof ret->execution_id, g->execution_id);
+    hf_copy_text(ret->owner, sizeof ret->owner, g->owner);
+    hf_copy_text(ret->note, sizeof ret->note, g->note);
+    hf_copy_text(ret->execution_id, sizeof ret->execution_id, g->execution_id);
     ret->held_for_ms = world->now_ms - g->acquired_ms;
     ret->locked_since_ms = world->wall_ms - ret->held_for_ms;
     ret->remaining_ms = g->expires_ms - world->now_ms;
     ret->expires_at_ms = world->wall_ms + ret->remaining_ms;
 }
 
-static void refuse(struct hf_record *rec, int code, const struct hf_world *world,
-                   struct hf_answer *answer)
+void hf_step_refuse(struct hf_record *rec, int code, const struct hf_world *world,
+                    struct hf_answer *answer)
 {
     answer->code = -code;
     answer->has_holder = true;
@@ -291,22 +294,24 @@ static void answer_lease(const struct hf_record *rec, const struct hf_ask *ask,
     const struct hf_grant *g = &rec->grant;
     struct hf_lease *l = &answer->lease;
     answer->code = 0;
-    copy_text(l->name, sizeof l->name, rec->name);
-    copy_text(l->token, sizeof l->token, ask->req->token);
+    hf_copy_text(l->name, sizeof l->name, rec->name);
+    hf_copy_text(l->token, sizeof l->token, ask->req->token);
     l->fence = g->fence;
-    copy_text(l->owner, sizeof l->owner, g->owner);
-    copy_text(l->note, sizeof l->note, g->note);
+    hf_copy_text(l->owner, sizeof l->owner, g->owner);
+    hf_copy_text(l->note, sizeof l->note, g->note);
     l->acquired_at_ms = g->acquired_at_ms;
     l->expires_at_ms = world->wall_ms + (g->expires_ms - world->now_ms);
     l->ttl_ms = g->ttl_ms;
-    copy_text(l->execution_id, sizeof l->execution_id, g->execution_id);
+    hf_copy_text(l->execution_id, sizeof l->execution_id, g->execution_id);
     l->takeover = g->took;
+    if (!rec->execution.id[0])
+        return;
+    l->cancel_requested = rec->execution.cancel_requested;
+    answer->has_execution = true;
+    answer->execution = rec->execution;
 }
 
 /* ---- the requests --------------------------------------------------------------------------- */
-
-typedef void step_fn(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
-                     struct hf_answer *answer, struct hf_effects *fx);
 
 /* Renew what the asker holds; fence and token stay as they are. */
 static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *world,
@@ -322,8 +327,21 @@ static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *
         drop_waiter(rec, &g->id, fx);
     if (world->now_ms - g->told_ms >= HF_EXTENDED_EVERY_MS) {
         g->told_ms = world->now_ms;
-        tell(fx, world, rec, HF_EV_EXTENDED, g->owner, "");
+        hf_step_tell(fx, world, rec, HF_EV_EXTENDED, g->owner, "");
     }
+}
+
+bool hf_step_may_tell(struct hf_record *rec, const struct hf_world *world, struct hf_effects *fx)
+{
+    fx->changed = true;
+    if (world->now_ms - rec->denied_ms >= HF_DENIED_WINDOW_MS || world->now_ms < rec->denied_ms) {
+        rec->denied_ms = world->now_ms;
+        rec->n_denied = 0;
+    }
+    if (rec->n_denied >= HF_DENIED_PER_WINDOW)
+        return false;
+    rec->n_denied++;
+    return true;
 }
 
 /* Count somebody who did not get it, and say so in an event unless there were too many of late. */
@@ -332,14 +350,9 @@ static void note_denied(struct hf_record *rec, const char *owner, const char *re
 {
     rec->counts.held++;
     fx->changed = true;
-    if (world->now_ms - rec->denied_ms >= HF_DENIED_WINDOW_MS || world->now_ms < rec->denied_ms) {
-        rec->denied_ms = world->now_ms;
-        rec->n_denied = 0;
-    }
-    if (rec->n_denied >= HF_DENIED_PER_WINDOW)
+    if (!hf_step_may_tell(rec, world, fx))
         return;
-    rec->n_denied++;
-    struct hf_event *e = tell(fx, world, rec, HF_EV_DENIED, owner, reason);
+    struct hf_event *e = hf_step_tell(fx, world, rec, HF_EV_DENIED, owner, reason);
     snprintf(e->detail, sizeof e->detail, "held by %s, fence %lld", rec->grant.owner,
              (long long)rec->grant.fence);
 }
@@ -348,10 +361,11 @@ static void note_denied(struct hf_record *rec, const char *owner, const char *re
 static void turn_away(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                       struct hf_answer *answer, struct hf_effects *fx)
 {
-    note_denied(rec, ask->req->owner, rec->has_self ? "gave up waiting" : "held", world, fx);
+    if (!ask->req->claim) /* who looks for work is not denied anything */
+        note_denied(rec, ask->req->owner, rec->has_self ? "gave up waiting" : "held", world, fx);
     if (rec->has_self)
         drop_waiter(rec, &ask->id, fx);
-    refuse(rec, HF_HELD, world, answer);
+    hf_step_refuse(rec, HF_HELD, world, answer);
 }
 
 /* Whoever stands just ahead is whom the waiter looks after: it must not be one of the gone. */
@@ -370,7 +384,7 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
                     struct hf_answer *answer, struct hf_effects *fx)
 {
     const struct hf_request *req = ask->req;
-    refuse(rec, HF_HELD, world, answer);
+    hf_step_refuse(rec, HF_HELD, world, answer);
     answer->queued = true;
     struct hf_waiter *w = &rec->self;
     if (!rec->has_self) {
@@ -379,8 +393,8 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
                                 .ttl_ms = req->ttl_ms,
                                 .queued_ms = world->now_ms,
                                 .bound = ask->bound};
-        copy_text(w->owner, sizeof w->owner, req->owner);
-        copy_text(w->note, sizeof w->note, req->note);
+        hf_copy_text(w->owner, sizeof w->owner, req->owner);
+        hf_copy_text(w->note, sizeof w->note, req->note);
         rec->has_self = true;
         rec->n_waiters++;
     }
@@ -393,31 +407,6 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
     drop_gone_ahead(rec, world, answer, fx);
 }
 
-/* Has the run that is to happen once already succeeded? */
-static bool once_refuses(struct hf_record *rec, const struct hf_ask *ask,
-                         const struct hf_world *world, struct hf_answer *answer,
-                         struct hf_effects *fx)
-{
-    if (!ask->req->once_key || ask->once != HF_ONCE_DONE)
-        return false; /* one that is being done holds the lock, and refuses as any holder does */
-    refuse(rec, HF_DONE_ALREADY, world, answer);
-    struct hf_event *e = tell(fx, world, rec, HF_EV_SKIPPED, ask->req->owner, "already done");
-    snprintf(e->detail, sizeof e->detail, "key %s", ask->req->once_key);
-    copy_text(e->execution_id, sizeof e->execution_id, ask->once_execution);
-    return true;
-}
-
-static void start_execution(struct hf_record *rec, const struct hf_ask *ask,
-                            const struct hf_world *world, struct hf_effects *fx)
-{
-    if (!ask->req->once_key || rec->grant.execution_id[0])
-        return;
-    copy_text(rec->grant.execution_id, sizeof rec->grant.execution_id, ask->req->execution_id);
-    fx->changed = true;
-    struct hf_event *e = tell(fx, world, rec, HF_EV_STARTED, rec->grant.owner, "");
-    snprintf(e->detail, sizeof e->detail, "key %s", ask->req->once_key);
-}
-
 static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
                          const struct hf_world *world, struct hf_answer *answer,
                          struct hf_effects *fx)
@@ -425,16 +414,16 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
     const struct hf_request *req = ask->req;
     bool mine = is_holder(rec, ask);
     bool started = mine && rec->grant.execution_id[0];
-    if (!started && once_refuses(rec, ask, world, answer, fx)) {
+    if (!started && hf_step_key_answers(rec, ask, world, answer, fx)) {
         if (mine) { /* an offer that came too late: hand it on */
-            end_grant(rec, fx, HF_END_RELEASED, HF_OUTCOME_NONE, 0, "");
+            end_grant(rec, fx, HF_END_RELEASED);
             offer_to_head(rec, ask, world, fx);
         } else if (rec->has_self)
             drop_waiter(rec, &ask->id, fx);
         return;
     }
     if (!mine && ended_before(rec, ask)) {
-        refuse(rec, HF_LOST, world, answer);
+        hf_step_refuse(rec, HF_LOST, world, answer);
         return;
     }
     if (!mine && rec->grant.held) {
@@ -452,7 +441,7 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
         if (answer->code < 0)
             return;
     }
-    start_execution(rec, ask, world, fx);
+    hf_step_start_execution(rec, ask, world, fx);
     answer_lease(rec, ask, world, answer);
 }
 
@@ -462,7 +451,7 @@ static bool require_own(struct hf_record *rec, const struct hf_ask *ask,
 {
     if (is_holder(rec, ask) && (!ask->req->fence || ask->req->fence == rec->grant.fence))
         return true;
-    refuse(rec, HF_LOST, world, answer);
+    hf_step_refuse(rec, HF_LOST, world, answer);
     return false;
 }
 
@@ -472,22 +461,25 @@ static void step_extend(struct hf_record *rec, const struct hf_ask *ask,
 {
     if (!require_own(rec, ask, world, answer))
         return;
+    hf_step_beat(rec, ask, fx);
     renew(rec, ask->req->ttl_ms, world, fx);
     answer_lease(rec, ask, world, answer);
 }
 
 static void release_own(struct hf_record *rec, const struct hf_ask *ask,
-                        const struct hf_world *world, struct hf_effects *fx, const char *reason)
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx, const char *reason)
 {
     enum hf_outcome outcome = ask->req->outcome;
     struct hf_event *e =
-        tell(fx, world, rec, outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
-             rec->grant.owner, outcome == HF_OUTCOME_SUCCESS ? "succeeded" : reason);
+        hf_step_tell(fx, world, rec, outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
+                     rec->grant.owner, outcome == HF_OUTCOME_SUCCESS ? "succeeded" : reason);
     if (outcome == HF_OUTCOME_FAILED && !*reason)
         snprintf(e->reason, sizeof e->reason, "failed with exit code %d", ask->req->exit_code);
     snprintf(e->detail, sizeof e->detail, "held for %lld ms",
              (long long)(world->now_ms - rec->grant.acquired_ms));
-    end_grant(rec, fx, HF_END_RELEASED, outcome, ask->req->exit_code, reason);
+    hf_step_finish(rec, ask, world, answer, fx, reason);
+    end_grant(rec, fx, HF_END_RELEASED);
     rec->counts.released++;
     offer_to_head(rec, ask, world, fx);
 }
@@ -496,10 +488,11 @@ static void step_release(struct hf_record *rec, const struct hf_ask *ask,
                          const struct hf_world *world, struct hf_answer *answer,
                          struct hf_effects *fx)
 {
-    if (!is_holder(rec, ask) && ended_before(rec, ask) == HF_END_RELEASED)
+    if (!is_holder(rec, ask) &&
+        hf_step_finished_before(ask, ended_before(rec, ask) == HF_END_RELEASED, answer))
         return; /* the reply to the first release was lost: it is done */
     if (require_own(rec, ask, world, answer)) {
-        release_own(rec, ask, world, fx, ask->req->reason ? ask->req->reason : "");
+        release_own(rec, ask, world, answer, fx, ask->req->reason ? ask->req->reason : "");
         return;
     }
     rec->counts.release_lost++;
@@ -511,9 +504,8 @@ static void step_withdraw(struct hf_record *rec, const struct hf_ask *ask,
                           const struct hf_world *world, struct hf_answer *answer,
                           struct hf_effects *fx)
 {
-    (void)answer;
     if (is_holder(rec, ask))
-        release_own(rec, ask, world, fx, "gave up waiting");
+        release_own(rec, ask, world, answer, fx, "gave up waiting");
     else if (rec->has_self) {
         note_denied(rec, rec->self.owner, "gave up waiting", world, fx);
         drop_waiter(rec, &ask->id, fx);
@@ -527,14 +519,15 @@ static void step_force(struct hf_record *rec, const struct hf_ask *ask,
     if (fx->freed.reason != HF_STALE_NOT && fx->freed.fence == ask->req->fence)
         return; /* it was stale, and settling has freed it just now */
     if (!rec->grant.held || rec->grant.fence != ask->req->fence) {
-        refuse(rec, HF_FENCE_STALE, world, answer);
+        hf_step_refuse(rec, HF_FENCE_STALE, world, answer);
         return;
     }
     hf_record_status(rec, world, &answer->holder);
     answer->has_holder = true;
-    struct hf_event *e = tell(fx, world, rec, HF_EV_FORCED, rec->grant.owner, ask->req->reason);
+    struct hf_event *e =
+        hf_step_tell(fx, world, rec, HF_EV_FORCED, rec->grant.owner, ask->req->reason);
     snprintf(e->detail, sizeof e->detail, "by %s", ask->req->owner ? ask->req->owner : "");
-    end_grant(rec, fx, HF_END_LOST, HF_OUTCOME_ABORTED, 0, "forced");
+    lose_grant(rec, world, fx, "forced");
     rec->counts.forced++;
     offer_to_head(rec, ask, world, fx);
 }
@@ -543,7 +536,7 @@ static void step_settle(struct hf_record *rec, const struct hf_ask *ask,
                         const struct hf_world *world, struct hf_answer *answer,
                         struct hf_effects *fx)
 {
-    (void)ask;
+    hf_step_mend(rec, ask, world, fx);
     answer->freed = fx->inherited ? HF_STALE_NOT : fx->freed.reason;
     hf_record_status(rec, world, &answer->holder);
     answer->has_holder = true;
@@ -554,7 +547,8 @@ static void step_lost(struct hf_record *rec, const struct hf_ask *ask, const str
                       struct hf_answer *answer, struct hf_effects *fx)
 {
     (void)answer;
-    tell(fx, world, rec, HF_EV_LOST, ask->req->owner, ask->req->reason)->fence = ask->req->fence;
+    hf_step_tell(fx, world, rec, HF_EV_LOST, ask->req->owner, ask->req->reason)->fence =
+        ask->req->fence;
     rec->counts.lost++;
     fx->changed = true;
 }
@@ -577,18 +571,19 @@ static void step_guard(struct hf_record *rec, const struct hf_ask *ask,
     /* No grant has fence 0; a foreign lock file only looks as if it had. */
     if (!rec->grant.held || !ask->req->fence || rec->grant.fence != ask->req->fence ||
         hf_grant_stale(&rec->grant, world) != HF_STALE_NOT)
-        refuse(rec, HF_FENCE_STALE, world, answer);
+        hf_step_refuse(rec, HF_FENCE_STALE, world, answer);
 }
 
 void hf_step(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
              struct hf_answer *answer, struct hf_effects *fx)
 {
-    static step_fn *const steps[] = {
-        [HF_OP_ACQUIRE] = step_acquire, [HF_OP_EXTEND] = step_extend,
-        [HF_OP_RELEASE] = step_release, [HF_OP_WITHDRAW] = step_withdraw,
-        [HF_OP_FORCE] = step_force,     [HF_OP_SETTLE] = step_settle,
-        [HF_OP_LOST] = step_lost,       [HF_OP_STATUS] = step_status,
-        [HF_OP_GUARD] = step_guard,
+    static hf_step_fn *const steps[] = {
+        [HF_OP_ACQUIRE] = step_acquire,  [HF_OP_EXTEND] = step_extend,
+        [HF_OP_RELEASE] = step_release,  [HF_OP_WITHDRAW] = step_withdraw,
+        [HF_OP_FORCE] = step_force,      [HF_OP_SETTLE] = step_settle,
+        [HF_OP_LOST] = step_lost,        [HF_OP_STATUS] = step_status,
+        [HF_OP_GUARD] = step_guard,      [HF_OP_ENQUEUE] = hf_step_enqueue,
+        [HF_OP_CANCEL] = hf_step_cancel,
     };
     *answer = (struct hf_answer){0};
     steps[ask->req->op](rec, ask, world, answer, fx);

@@ -6,6 +6,7 @@
  *     load the record
  *     while (hf_settle(&rec, &ask, &world, &fx))    // end what is over, offer it to who waits
  *         save rec and fx, load again               // the queue's window held only the dead
+ *     find the execution that the request means     // see hf_ask_finds()
  *     hf_step(&rec, &ask, &world, &answer, &fx)
  *     save rec and fx in one transaction; after the commit, wake fx.wake
  *
@@ -16,14 +17,14 @@
  *  6 a contender honours the holder's ttl
  *  7 acquire itself takes over what is stale; a sweep frees only what is stale at that moment
  *  8 a record outlives its leases
- *  9 a lease that is taken, swept or forced ends its execution in the same step
+ *  9 a lease that is taken, swept or forced ends its execution's attempt in the same step
  * 11 force names the fence that the operator saw
  * 12 first come, first served within a priority; nobody overtakes a live waiter
  */
 #ifndef HF_CORE_LEASE_H
 #define HF_CORE_LEASE_H
 
-#include "holdfast.h"
+#include "execution.h"
 #include "id.h"
 #include "process.h"
 
@@ -51,6 +52,7 @@ struct hf_grant {
     int64_t ttl_ms;
     int64_t told_ms; /* of the last event that said it is alive */
     char execution_id[HF_UUID_LEN + 1];
+    bool ended; /* its execution is not RUNNING: whatever ended it, the lease is over too */
     struct hf_processes bound;
     struct hf_takeover took; /* the stale lease it took over, for whoever confirms it */
 };
@@ -93,6 +95,7 @@ struct hf_record {
     int64_t denied_ms; /* the window of "denied" events, and how many it has */
     uint32_t n_denied;
     struct hf_counts counts;
+    struct hf_execution execution; /* that the grant has; its id is empty where there is none */
     /* The queue: its head in order, the asker's own entry wherever it stands, how many in all. */
     struct hf_waiter head[HF_WINDOW];
     uint32_t n_head;
@@ -113,15 +116,12 @@ struct hf_world {
     int64_t (*next_fence)(void *ctx);
 };
 
-enum { HF_EFFECTS_MAX = HF_WINDOW + 4 };
+enum { HF_EFFECTS_MAX = HF_WINDOW + 4, HF_EXECUTIONS_MAX = 4 };
 
-/* An execution whose attempt ended with its lease. */
-struct hf_ended_execution {
-    char id[HF_UUID_LEN + 1];
-    enum hf_outcome outcome;
-    int exit_code;
-    int64_t fence;
-    char reason[HF_REASON_MAX + 1];
+/* An execution as it is now; a new one comes with the request's input. */
+struct hf_kept_execution {
+    struct hf_execution x;
+    bool is_new;
 };
 
 /* What the store must do beside saving the record, all in the same transaction but `wake`. */
@@ -131,26 +131,36 @@ struct hf_effects {
     struct hf_lock_id dropped[HF_EFFECTS_MAX]; /* leave the queue */
     uint32_t n_dropped;
     bool put_self; /* rec->self joins the queue or is refreshed in it */
-    struct hf_ended_execution ended[2];
-    uint32_t n_ended;
-    struct hf_lock_id wake[2]; /* waiters that were offered the lock: after the commit */
+    struct hf_kept_execution executions[HF_EXECUTIONS_MAX]; /* in this order */
+    uint32_t n_executions;
+    char output_of[HF_UUID_LEN + 1]; /* the request's output is this execution's; empty: nobody's */
+    struct hf_lock_id wake[2];       /* waiters that were offered the lock: after the commit */
     uint32_t n_wake;
     struct hf_takeover freed; /* the stale lease that ended here: the next grant takes it over */
     bool inherited;           /* `freed` was counted when it was offered; nobody confirmed that */
     bool changed;             /* the record differs from what was loaded */
 };
 
-/* How the execution with the request's once_key stands. */
-enum hf_once { HF_ONCE_FREE, HF_ONCE_BUSY, HF_ONCE_DONE };
-
 /* A request as the step sees it: the token hashed, the processes identified. */
 struct hf_ask {
     const struct hf_request *req;
     struct hf_lock_id id;
     struct hf_processes bound;
-    enum hf_once once;
-    char once_execution[HF_UUID_LEN + 1]; /* the execution that has the key */
+    bool has_found;
+    struct hf_execution found; /* the execution that the request means */
+    bool same_input;           /* found by its key: its input is the request's */
 };
+
+/*
+ * Which execution must be looked for before the step: the one that has this workflow's key, else the
+ * one with this id. With `once` only PENDING, RUNNING and SUCCESS have a key.
+ */
+struct hf_sought {
+    const char *workflow, *key; /* NULL: not by its key */
+    bool once;
+    const char *id; /* NULL: not by its id */
+};
+struct hf_sought hf_ask_finds(const struct hf_request *req);
 
 /*
  * End a lease that is over and offer the lock to the first live waiter. True: the window held only

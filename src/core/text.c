@@ -278,7 +278,8 @@ void hf_describe_status(const struct hf_status *status, char *ret, size_t size)
 
 const char *hf_stale_reason_name(enum hf_stale_reason reason)
 {
-    static const char *const names[] = {"", "expired", "holder-died", "rebooted"};
+    static const char *const names[] = {"", "expired", "holder-died", "rebooted",
+                                        "execution-ended"};
     return names[reason];
 }
 
@@ -290,6 +291,16 @@ const char *hf_event_kind_name(enum hf_event_kind kind)
 #undef X
     };
     return names[kind];
+}
+
+const char *hf_execution_state_name(enum hf_execution_state state)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        HF_EXECUTION_STATE_MAP(X)
+#undef X
+    };
+    return names[state];
 }
 
 const char *hf_lock_state_name(enum hf_lock_state state)

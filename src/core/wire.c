@@ -55,6 +55,29 @@ static const struct hf_wire_field event_fields[] = {
 #undef F
 };
 
+static const struct hf_wire_field execution_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_execution, member, name, type)
+    F(id, "id", HF_WIRE_STRING),
+    F(workflow, "workflow", HF_WIRE_STRING),
+    F(state, "state", HF_WIRE_STAGE),
+    F(key, "key", HF_WIRE_TEXT),
+    F(run_at_ms, "runAt", HF_WIRE_TIME),
+    F(priority, "priority", HF_WIRE_INT32),
+    F(attempt, "attempt", HF_WIRE_INT32),
+    F(fence, "fence", HF_WIRE_INT),
+    F(owner, "owner", HF_WIRE_TEXT),
+    F(created_at_ms, "createdAt", HF_WIRE_TIME),
+    F(started_at_ms, "startedAt", HF_WIRE_TIME),
+    F(finished_at_ms, "finishedAt", HF_WIRE_TIME),
+    F(has_exit_code, "exitCode", HF_WIRE_EXIT),
+    F(reason, "reason", HF_WIRE_TEXT),
+    F(retry_of, "retryOf", HF_WIRE_TEXT),
+    F(duplicate, "duplicate", HF_WIRE_BOOL),
+    F(lock, "lock", HF_WIRE_STRING),
+    F(cancel_requested, "cancelRequested", HF_WIRE_BOOL),
+#undef F
+};
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 /* How many bytes may stand in a JSON string as they are: no quote, backslash, control, non-ASCII. */
@@ -142,14 +165,9 @@ static const char *const op_names[] = {
     [HF_OP_WITHDRAW] = "withdraw", [HF_OP_FORCE] = "force",   [HF_OP_SETTLE] = "settle",
     [HF_OP_LOST] = "lost",         [HF_OP_STATUS] = "status", [HF_OP_GUARD] = "guard",
 };
+enum { N_OPS = sizeof op_names / sizeof *op_names };
 
 static const char *op_name(unsigned i) { return op_names[i]; }
-
-static const char *outcome_name(unsigned i)
-{
-    static const char *const names[] = {"", "SUCCESS", "FAILED", "ABORTED"};
-    return names[i];
-}
 
 /* Values that are written as one of a few texts; NULL: null. */
 static const char *name_of_value(const void *at, enum hf_wire_type type)
@@ -165,12 +183,14 @@ static const char *name_of_value(const void *at, enum hf_wire_type type)
                    : hf_stale_reason_name(*(const enum hf_stale_reason *)at);
     case HF_WIRE_CODE:
         return *(const int *)at ? hf_code_name(*(const int *)at) : NULL;
-    case HF_WIRE_OUTCOME:
-        return *(const enum hf_outcome *)at ? outcome_name(*(const enum hf_outcome *)at) : NULL;
     default:
         return NULL;
     }
 }
+
+/* From has_exit_code to exit_code, the two that make one field. */
+static const size_t exit_code_offset =
+    offsetof(struct hf_execution, exit_code) - offsetof(struct hf_execution, has_exit_code);
 
 static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type type)
 {
@@ -213,8 +233,7 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
     case HF_WIRE_POINTER:
     case HF_WIRE_OP:
     case HF_WIRE_STALE:
-    case HF_WIRE_CODE:
-    case HF_WIRE_OUTCOME: {
+    case HF_WIRE_CODE: {
         const char *text = name_of_value(at, type);
         if (text)
             write_text(out, text);
@@ -222,6 +241,15 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
             hf_buf_puts(out, "null");
         break;
     }
+    case HF_WIRE_STAGE:
+        write_text(out, hf_execution_state_name(*(const enum hf_execution_state *)at));
+        break;
+    case HF_WIRE_EXIT:
+        if (*(const bool *)at)
+            write_int(out, *(const int *)((const char *)at + exit_code_offset));
+        else
+            hf_buf_puts(out, "null");
+        break;
     }
 }
 
@@ -253,6 +281,11 @@ void hf_wire_event(struct hf_buf *out, const struct hf_event *event)
     hf_wire_write(out, event, event_fields, COUNT(event_fields));
 }
 
+void hf_wire_execution(struct hf_buf *out, const struct hf_execution *execution)
+{
+    hf_wire_write(out, execution, execution_fields, COUNT(execution_fields));
+}
+
 /* ---- reading -------------------------------------------------------------------------------- */
 
 /* The index of `text` in what `name_of` yields for 0 to n-1, or -1. */
@@ -265,6 +298,10 @@ static int find_name(const char *text, const char *(*name_of)(unsigned), unsigne
 }
 
 static const char *kind_name(unsigned i) { return hf_event_kind_name((enum hf_event_kind)i); }
+static const char *stage_name(unsigned i)
+{
+    return hf_execution_state_name((enum hf_execution_state)i);
+}
 static const char *state_name(unsigned i) { return hf_lock_state_name((enum hf_lock_state)i); }
 
 static const char *stale_name(unsigned i) { return hf_stale_reason_name((enum hf_stale_reason)i); }
@@ -318,21 +355,31 @@ static bool read_value(const json_t *value, void *at, const struct hf_wire_field
         return json_is_boolean(value);
     case HF_WIRE_INT32:
         *(int32_t *)at = (int32_t)json_integer_value(value);
-        return json_is_integer(value) && *(int32_t *)at == json_integer_value(value);
+        return json_is_integer(value) && json_integer_value(value) >= INT32_MIN &&
+               json_integer_value(value) <= INT32_MAX;
     case HF_WIRE_POINTER:
         *(const char **)at = json_string_value(value);
         return json_is_string(value);
     case HF_WIRE_OP:
-        return read_name(value, op_name, HF_OP_GUARD + 1, at);
+        return read_name(value, op_name, N_OPS, at);
     case HF_WIRE_STALE:
         return read_name(value, stale_name, HF_STALE_REBOOTED + 1, at);
-    case HF_WIRE_OUTCOME:
-        return read_name(value, outcome_name, HF_OUTCOME_ABORTED + 1, at);
     case HF_WIRE_CODE:
         if (!read_name(value, code_name, HF_DONE_ALREADY + 1, &found))
             return false;
         *(int *)at = -found;
         return true;
+    case HF_WIRE_STAGE:
+        found = json_is_string(value)
+                    ? find_name(json_string_value(value), stage_name, HF_EXECUTION_STATE_COUNT)
+                    : -1;
+        *(enum hf_execution_state *)at = (enum hf_execution_state)found;
+        return found >= 0;
+    case HF_WIRE_EXIT:
+        *(bool *)at = true;
+        *(int *)((char *)at + exit_code_offset) = (int)json_integer_value(value);
+        return json_is_integer(value) && json_integer_value(value) >= INT32_MIN &&
+               json_integer_value(value) <= INT32_MAX;
     }
     return false;
 }
@@ -368,10 +415,6 @@ static const struct hf_wire_field request_fields[] = {
     F(note, "note", HF_WIRE_POINTER),
     F(priority, "priority", HF_WIRE_INT32),
     F(reason, "reason", HF_WIRE_POINTER),
-    F(once_key, "onceKey", HF_WIRE_POINTER),
-    F(execution_id, "executionId", HF_WIRE_POINTER),
-    F(outcome, "outcome", HF_WIRE_OUTCOME),
-    F(exit_code, "exitCode", HF_WIRE_INT32),
 #undef F
 };
 

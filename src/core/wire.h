@@ -12,6 +12,7 @@
 void hf_wire_lease(struct hf_buf *out, const struct hf_lease *lease);
 void hf_wire_status(struct hf_buf *out, const struct hf_status *status);
 void hf_wire_event(struct hf_buf *out, const struct hf_event *event);
+void hf_wire_execution(struct hf_buf *out, const struct hf_execution *execution);
 
 /* How one field of a C struct is written. */
 enum hf_wire_type {
@@ -29,7 +30,8 @@ enum hf_wire_type {
     HF_WIRE_OP,      /* enum hf_op */
     HF_WIRE_STALE,   /* enum hf_stale_reason; not stale: null */
     HF_WIRE_CODE,    /* int, as in hf_answer; 0: null */
-    HF_WIRE_OUTCOME  /* enum hf_outcome; none: null */
+    HF_WIRE_STAGE,   /* enum hf_execution_state */
+    HF_WIRE_EXIT     /* int, whose bool has_exit_code stands before it; false: null */
 };
 struct hf_wire_field {
     const char *name;
@@ -49,7 +51,7 @@ struct json_t;
 int hf_wire_read(const struct json_t *object, void *record, const struct hf_wire_field *fields,
                  size_t n, struct hf_error *err);
 
-/* Batches: requests and answers whole, so that a store can be used through the service. */
+/* Batches of what concerns locks: requests and answers whole, so that a store can be used through the service. */
 void hf_wire_request(struct hf_buf *out, const struct hf_request *request);
 void hf_wire_answer(struct hf_buf *out, const struct hf_answer *answer);
 

@@ -93,8 +93,6 @@ static int check(const struct request *req, const struct hf_request *ask, struct
         r = hf_check_text("note", ask->note, HF_NOTE_MAX, err);
     if (r >= 0)
         r = hf_check_text("reason", ask->reason, HF_REASON_MAX, err);
-    if (r >= 0)
-        r = hf_check_text("key", ask->once_key, HF_KEY_MAX, err);
     if (r >= 0 && strncmp(ask->name, req->may.prefix, strlen(req->may.prefix)) != 0)
         r = hf_fail(err, HF_FORBIDDEN, "this token is for names with another prefix");
     if (r >= 0 && (ask->op == HF_OP_FORCE || ask->op == HF_OP_SETTLE) &&

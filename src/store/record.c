@@ -40,8 +40,9 @@ struct hf_world hf_record_world_now(struct hf_record_world *rw)
 /* For the next turn of the same request: what it has freed stays, for the grant that follows. */
 static void clear_saved_effects(struct hf_effects *fx)
 {
-    fx->n_events = fx->n_dropped = fx->n_ended = fx->n_wake = 0;
+    fx->n_events = fx->n_dropped = fx->n_executions = fx->n_wake = 0;
     fx->put_self = fx->changed = false;
+    fx->output_of[0] = '\0';
 }
 
 static void clear_effects(struct hf_effects *fx)
@@ -53,7 +54,8 @@ static void clear_effects(struct hf_effects *fx)
 
 static bool has_effects(const struct hf_effects *fx)
 {
-    return fx->changed || fx->put_self || fx->n_events || fx->n_dropped;
+    return fx->changed || fx->put_self || fx->n_events || fx->n_dropped || fx->n_executions ||
+           fx->output_of[0];
 }
 
 /* Everything that one request needs while it is worked on. */
@@ -103,13 +105,14 @@ static int prepare(struct work *w, const struct hf_request *req, struct hf_error
     w->ask.req = req;
     if (req->token)
         w->ask.id = hf_lock_id_of(req->token);
-    int r = hf_processes_identify(req->bound, req->n_bound, &w->ask.bound, err);
-    if (r < 0)
-        return r;
-    if (!req->once_key || req->op != HF_OP_ACQUIRE)
-        return 0;
-    return w->ops->once(w->store, req->name, req->once_key, &w->ask.once, w->ask.once_execution,
-                        err);
+    return hf_processes_identify(req->bound, req->n_bound, &w->ask.bound, err);
+}
+
+/* The execution that the request means, as it is after settling. */
+static int find_execution(struct work *w, struct hf_error *err)
+{
+    struct hf_sought sought = hf_ask_finds(w->ask.req);
+    return sought.key || sought.id ? w->ops->find(w->store, &sought, &w->ask, err) : 0;
 }
 
 /* Until a live waiter has it, or nobody is left; a long line of dead ones takes several turns. */
@@ -133,6 +136,8 @@ static int change(struct work *w, struct hf_answer *answer, struct wakes *wakes,
     int r = load(w, err);
     if (r >= 0)
         r = settle(w, wakes, err);
+    if (r >= 0)
+        r = find_execution(w, err);
     if (r < 0)
         return r;
     hf_step(&w->rec, &w->ask, &w->world, answer, &w->fx);
@@ -193,6 +198,13 @@ static int work_all(struct work *w, const struct hf_request *requests, size_t n,
     return 0;
 }
 
+/* Whatever is acknowledged of an execution is on disk; its heartbeats need not be. */
+static bool is_durable(const struct hf_request *req)
+{
+    return req->durable || req->workflow || req->claim || req->spawned ||
+           req->outcome != HF_OUTCOME_NONE || req->op == HF_OP_CANCEL;
+}
+
 static int apply_in_transaction(struct work *w, const struct hf_request *requests, size_t n,
                                 struct hf_answer *answers, struct wakes *wakes,
                                 struct hf_error *err)
@@ -202,7 +214,7 @@ static int apply_in_transaction(struct work *w, const struct hf_request *request
         return hf_fail(err, HF_NOMEM, "out of memory");
     bool durable = false;
     for (size_t i = 0; i < n; i++)
-        durable |= requests[i].durable || requests[i].once_key;
+        durable |= is_durable(&requests[i]);
     int r = w->ops->begin(w->store, names, collect_names(requests, n, names), durable, err);
     if (names != few)
         free(names);

@@ -19,16 +19,15 @@ struct hf_record_ops {
     void (*rollback)(struct hf_store *store);
 
     /*
-     * The record of `name` with the head of its queue, and `self`'s entry where it has one. A name
-     * never seen is an empty record. Also called outside begin/commit, for looking only.
+     * The record of `name` with the head of its queue, and `self`'s entry where it has one; and the
+     * execution of its grant. A name never seen is an empty record. Also called outside begin/commit, for looking only.
      */
     int (*load)(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                 struct hf_record *ret, struct hf_error *err);
 
     /*
-     * Keep the record (where fx->changed) and all of the effects but the wake-ups. `ask` has what a
-     * new execution is made of: it is new where the record's execution_id is
-     * ask->req->execution_id.
+     * Keep the record (where fx->changed) and all of the effects but the wake-ups. A new execution's
+     * input, and the output of fx->output_of, are in ask->req.
      */
     int (*save)(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                 const struct hf_effects *fx, struct hf_error *err);
@@ -36,9 +35,11 @@ struct hf_record_ops {
     /* A fence above every one given before, whatever was lost with the power. Negative: a code. */
     int64_t (*next_fence)(struct hf_store *store);
 
-    /* How the run of `name` with this key stands; -HF_UNSUPPORTED where only locks are kept. */
-    int (*once)(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
-                char ret_execution[HF_UUID_LEN + 1], struct hf_error *err);
+    /*
+     * Fill in ask->found, has_found and same_input. -HF_UNSUPPORTED where only locks are kept.
+     */
+    int (*find)(struct hf_store *store, const struct hf_sought *sought, struct hf_ask *ask,
+                struct hf_error *err);
 
     /* The store's clock, read after begin. */
     int64_t (*now_ms)(struct hf_store *store);

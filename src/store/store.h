@@ -17,6 +17,14 @@ struct hf_store {
     _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
+/* Which executions are to be claimed. */
+struct hf_due {
+    const char *const *workflows;
+    size_t n_workflows;
+    int64_t wall_ms;
+    size_t skip, limit;
+};
+
 struct hf_store_ops {
     const char *scheme;
     const char *form; /* "sqlite:PATH": how its URL looks, for error texts */
@@ -41,6 +49,20 @@ struct hf_store_ops {
 
     /* Sums over all names; the locks_* and waiters of the result are counted by the caller. */
     int (*totals)(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+    /*
+     * Executions; all NULL where only locks are kept. By id: -HF_NOT_FOUND. `due`: up to `limit` that
+     * are PENDING, due at `wall_ms` and not to be verified, of these workflows (none: of any), only
+     * the first of each lock, in the order in which they are to be claimed, without the first `skip`.
+     */
+    int (*execution)(struct hf_store *store, const char *id, struct hf_execution *ret,
+                     struct hf_error *err);
+    int (*execution_data)(struct hf_store *store, const char *id, enum hf_execution_data which,
+                          hf_data_fn fn, void *arg, struct hf_error *err);
+    int (*executions)(struct hf_store *store, const struct hf_execution_query *query,
+                      hf_execution_fn fn, void *arg, struct hf_error *err);
+    int (*due)(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
+               size_t *ret_n, struct hf_error *err);
 
     int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
     const char *(*schema)(void); /* NULL: nothing to print */

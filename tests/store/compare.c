@@ -108,7 +108,42 @@ static void compare_leases(struct comparison *c, const struct hf_lease *model,
     same_time(c, "lease.expiresAt", model->expires_at_ms, store->expires_at_ms);
     same_number(c, "lease.ttl", model->ttl_ms, store->ttl_ms);
     same_text(c, "lease.executionId", model->execution_id, store->execution_id);
+    same_number(c, "lease.cancelRequested", model->cancel_requested, store->cancel_requested);
     compare_takeovers(c, &model->takeover, &store->takeover);
+}
+
+void compare_fences(struct comparison *c, int64_t model, int64_t store)
+{
+    same_fence(c, "execution.fence", model, store);
+}
+
+void compare_executions(struct comparison *c, const struct hf_execution *model,
+                        const struct hf_execution *store)
+{
+    same_text(c, "execution.id", model->id, store->id);
+    same_text(c, "execution.workflow", model->workflow, store->workflow);
+    same_text(c, "execution.lock", model->lock, store->lock);
+    same_text(c, "execution.key", model->key, store->key);
+    same_text(c, "execution.state", hf_execution_state_name(model->state),
+              hf_execution_state_name(store->state));
+    same_time(c, "execution.runAt", model->run_at_ms, store->run_at_ms);
+    same_number(c, "execution.priority", model->priority, store->priority);
+    same_number(c, "execution.attempt", model->attempt, store->attempt);
+    same_text(c, "execution.owner", model->owner, store->owner);
+    same_time(c, "execution.createdAt", model->created_at_ms, store->created_at_ms);
+    same_time(c, "execution.startedAt", model->started_at_ms, store->started_at_ms);
+    same_time(c, "execution.finishedAt", model->finished_at_ms, store->finished_at_ms);
+    same_number(c, "execution.hasExitCode", model->has_exit_code, store->has_exit_code);
+    same_number(c, "execution.exitCode", model->exit_code, store->exit_code);
+    same_text(c, "execution.reason", model->reason, store->reason);
+    same_text(c, "execution.retryOf", model->retry_of, store->retry_of);
+    same_number(c, "execution.cancelRequested", model->cancel_requested, store->cancel_requested);
+    same_number(c, "execution.spawned", model->spawned, store->spawned);
+    same_number(c, "execution.duplicate", model->duplicate, store->duplicate);
+    same_number(c, "execution.once", model->once, store->once);
+    same_number(c, "execution.toVerify", model->to_verify, store->to_verify);
+    same_number(c, "execution.onLost", model->on_lost, store->on_lost);
+    same_number(c, "execution.maxAttempts", model->max_attempts, store->max_attempts);
 }
 
 void compare_answers(struct comparison *c, const struct hf_answer *model,
@@ -119,6 +154,9 @@ void compare_answers(struct comparison *c, const struct hf_answer *model,
     same_number(c, "ahead", model->ahead, store->ahead);
     same_number(c, "freed", model->freed, store->freed);
     same_number(c, "has a holder", model->has_holder, store->has_holder);
+    same_number(c, "has an execution", model->has_execution, store->has_execution);
+    if (model->has_execution)
+        compare_executions(c, &model->execution, &store->execution);
     if (model->has_holder)
         compare_statuses(c, &model->holder, &store->holder);
     if (model->code == 0 && model->lease.name[0])

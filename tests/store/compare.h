@@ -32,6 +32,10 @@ void compare_statuses(struct comparison *c, const struct hf_status *model,
                       const struct hf_status *store);
 void compare_events(struct comparison *c, const struct hf_event *model,
                     const struct hf_event *store);
+/* Without the fence, whose numbering is its lock's: that is compare_fences(). */
+void compare_executions(struct comparison *c, const struct hf_execution *model,
+                        const struct hf_execution *store);
+void compare_fences(struct comparison *c, int64_t model, int64_t store);
 void compare_totals(struct comparison *c, const struct hf_totals *model,
                     const struct hf_totals *store);
 

@@ -15,7 +15,7 @@
  * (serve_virtual.c), which both read from a file (--clocks).
  *
  * That it can fail: `--mutants` plays histories to the store in memory (memory.h) with one mistake
- * planted at a time, and demands that each of the twelve is caught, and the correct store is not.
+ * planted at a time, and demands that each is caught, and the correct store is not.
  */
 #include <err.h>
 #include <errno.h>
@@ -147,6 +147,23 @@ static void watch_before_asking(struct hf_store *store, const struct hf_request 
     a->watched_on = store;
 }
 
+static int name_index(const char *name)
+{
+    for (int i = 0; i < NAMES; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    give_up("a name that was never used", name);
+}
+
+/* An execution's fence is one of its lock's. */
+static void check_fence(const struct hf_execution *of_model, const struct hf_execution *of_store,
+                        const char *what)
+{
+    struct comparison c = {.fences = &h.fences[name_index(of_model->lock)]};
+    compare_fences(&c, of_model->fence, of_store->fence);
+    check(&c, what);
+}
+
 static void play(int name)
 {
     struct hf_store *store = h.handles[chance(HANDLES)];
@@ -175,6 +192,8 @@ static void play(int name)
         check_wakes(name, what);
         compare_answers(&c, &of_model[i], &of_store[i]);
         check(&c, what);
+        if (of_model[i].has_execution)
+            check_fence(&of_model[i].execution, &of_store[i].execution, what);
     }
 }
 
@@ -237,14 +256,6 @@ static int keep_status(void *arg, const struct hf_status *status)
     if (l->n <= NAMES)
         l->of[l->n++] = *status;
     return 0;
-}
-
-static int name_index(const char *name)
-{
-    for (int i = 0; i < NAMES; i++)
-        if (strcmp(names[i], name) == 0)
-            return i;
-    give_up("a name that was never used", name);
 }
 
 /* Every listed name is as the model has it, in order, and none that is not free is missing. */
@@ -327,6 +338,121 @@ static void check_events(int name)
     free(told.of);
 }
 
+/* ---- executions ----------------------------------------------------------------------------- */
+
+struct data {
+    char bytes[2 * MODEL_DATA_MAX];
+    size_t n;
+    int64_t skipped;
+};
+
+static int keep_data(void *arg, const void *bytes, size_t n, int64_t skipped)
+{
+    struct data *d = arg;
+    if (d->n + n > sizeof d->bytes)
+        give_up("data", "more than was ever kept");
+    if (n)
+        memcpy(d->bytes + d->n, bytes, n);
+    d->n += n;
+    d->skipped += skipped;
+    return 0;
+}
+
+static void check_data(struct hf_store *store, const struct model_execution *x)
+{
+    struct hf_error error;
+    struct data input = {.n = 0}, output = {.n = 0};
+    if (store->ops->execution_data(store, x->x.id, HF_DATA_INPUT, keep_data, &input, &error) < 0 ||
+        store->ops->execution_data(store, x->x.id, HF_DATA_OUTPUT, keep_data, &output, &error) < 0)
+        give_up("data", error.message);
+    if (input.n != x->input.n || memcmp(input.bytes, x->input.bytes, input.n) != 0)
+        give_up(x->x.id, "its input is not what it was");
+    if (output.n != x->head.n + x->tail.n || output.skipped != x->skipped ||
+        memcmp(output.bytes, x->head.bytes, x->head.n) != 0 ||
+        memcmp(output.bytes + x->head.n, x->tail.bytes, x->tail.n) != 0)
+        give_up(x->x.id, "its output is not what it was");
+}
+
+struct execution_list {
+    struct hf_store *store;
+    size_t at; /* in the model, from the newest back */
+    const struct hf_execution_query *query;
+    int64_t n;
+};
+
+static bool is_asked_for(const struct hf_execution *x, const struct hf_execution_query *query)
+{
+    return (!query->workflow || strcmp(x->workflow, query->workflow) == 0) &&
+           (query->state < 0 || (int)x->state == query->state);
+}
+
+static int check_execution(void *arg, const struct hf_execution *of_store)
+{
+    struct execution_list *l = arg;
+    while (l->at > 0 && !is_asked_for(&h.model->executions[l->at - 1].x, l->query))
+        l->at--;
+    if (l->at == 0)
+        give_up("executions", "there are more than there should be");
+    const struct model_execution *x = &h.model->executions[--l->at];
+    struct comparison c = {.fences = &h.fences[0], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    compare_executions(&c, &x->x, of_store);
+    check(&c, "executions");
+    check_fence(&x->x, of_store, "executions");
+    if (chance(20) == 0)
+        check_data(l->store, x);
+    l->n++;
+    return 0;
+}
+
+static void check_executions(bool all)
+{
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    struct hf_execution_query query = HF_EXECUTION_QUERY_INIT;
+    struct execution_list l = {.store = store, .at = h.model->n_executions, .query = &query};
+    struct hf_error error;
+    if (!h.has_executions)
+        return;
+    if (!all) {
+        query.workflow = chance(2) ? PICK(names) : NULL;
+        query.state = chance(2) ? -1 : (int)chance(HF_EXECUTION_STATE_COUNT);
+        query.limit = 1 + chance(100);
+    }
+    int64_t expected = 0;
+    for (size_t i = 0; i < h.model->n_executions; i++)
+        expected += is_asked_for(&h.model->executions[i].x, &query);
+    if (query.limit && expected > query.limit)
+        expected = query.limit;
+    if (store->ops->executions(store, &query, check_execution, &l, &error) < 0)
+        give_up("executions", error.message);
+    if (l.n != expected)
+        give_up("executions", "there are fewer than there should be");
+}
+
+static void check_due(void)
+{
+    enum { DUE_MAX = 8 };
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    const char *workflows[] = {names[0], SHARED_WORKFLOW};
+    struct hf_due due = {.workflows = workflows,
+                         .n_workflows = (size_t)chance(3),
+                         .wall_ms = h.model->now_ms + h.model->wall_offset_ms,
+                         .skip = (size_t)chance(2),
+                         .limit = DUE_MAX};
+    struct hf_execution of_model[DUE_MAX], of_store[DUE_MAX];
+    struct hf_error error;
+    size_t n = 0;
+    if (!h.has_executions)
+        return;
+    if (store->ops->due(store, &due, of_store, &n, &error) < 0)
+        give_up("due", error.message);
+    if (n != model_due(h.model, &due, of_model))
+        give_up("due", "there are more, or fewer, than there should be");
+    struct comparison c = {.fences = &h.fences[0], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    for (size_t i = 0; i < n; i++)
+        compare_executions(&c, &of_model[i], &of_store[i]);
+    check(&c, "due");
+}
+
 /* ---- a history ------------------------------------------------------------------------------ */
 
 static bool keeps_executions(void)
@@ -336,7 +462,9 @@ static bool keeps_executions(void)
                              .token = "00000000-0000-4000-8000-000000000000",
                              .ttl_ms = 1000,
                              .owner = "probe",
-                             .once_key = "probe",
+                             .workflow = names[0],
+                             .key = "probe",
+                             .once = true,
                              .execution_id = "00000000-0000-4000-9000-000000000000"};
     struct hf_answer answer;
     struct hf_error error;
@@ -357,7 +485,7 @@ static void begin_history(void)
         h.handles[i] = open_store();
     for (int i = 0; i < PROCESSES; i++)
         h.processes[i] = start_process();
-    h.has_once = keeps_executions();
+    h.has_executions = keeps_executions();
     h.has_all_events = strncmp(h.url, "file:", 5) != 0;
     h.has_processes = strncmp(h.url, "http:", 5) != 0; /* the service may be on another machine */
     pass_time(5000);
@@ -389,8 +517,12 @@ static void play_history(void)
             kill_one();
         else if (dice < 96)
             reopen_one();
-        else if (dice < 98)
+        else if (dice < 97)
             check_list();
+        else if (dice < 98)
+            check_executions(false);
+        else if (dice < 99)
+            check_due();
         else
             check_totals();
     }
@@ -398,8 +530,10 @@ static void play_history(void)
         check_events(name);
     check_totals();
     check_list();
-    printf("ok: %lld steps, %lld actors, %lld grants, %zu events\n", (long long)h.steps,
-           (long long)h.actors_made, (long long)model_totals(h.model).acquire_granted,
+    check_executions(true);
+    printf("ok: %lld steps, %lld actors, %lld grants, %zu executions, %zu events\n",
+           (long long)h.steps, (long long)h.actors_made,
+           (long long)model_totals(h.model).acquire_granted, h.model->n_executions,
            h.model->n_events);
     end_history();
 }

@@ -12,7 +12,10 @@
 struct history h;
 
 const char *const names[NAMES] = {"alpha", "beta/with slash", "ga%mma é"};
-static const char *const keys[] = {"monday", "tuesday"};
+/* Many, since most of them are used up for ever. */
+static const char *const keys[] = {"mo", "tu", "we", "th", "fr", "sa", "su", "k1", "k2", "k3", "k4",
+                                   "k5", "k6", "k7", "k8", "k9", "l1", "l2", "l3", "l4", "l5", "l6",
+                                   "l7", "l8", "l9", "m1", "m2", "m3", "m4", "m5", "m6", "m7"};
 
 /* ---- chance --------------------------------------------------------------------------------- */
 
@@ -47,13 +50,17 @@ void give_up(const char *what, const char *why)
 
 void describe(const struct hf_request *req, char *ret, size_t size)
 {
-    static const char *const ops[] = {"acquire", "extend", "release", "withdraw", "force",
-                                      "settle",  "lost",   "status",  "guard"};
+    static const char *const ops[] = {"acquire", "extend", "release", "withdraw", "force", "settle",
+                                      "lost",    "status", "guard",   "enqueue",  "cancel"};
     snprintf(ret, size,
-             "%s %s owner=%s token=%.8s fence=%lld ttl=%lld wait=%lld priority=%d bound=%zu key=%s",
+             "%s %s owner=%s token=%.8s fence=%lld ttl=%lld wait=%lld priority=%d bound=%zu"
+             " workflow=%s key=%s once=%d input=%.*s execution=%s claim=%d spawned=%d outcome=%d",
              ops[req->op], req->name, req->owner ? req->owner : "-", req->token ? req->token : "-",
              (long long)req->fence, (long long)req->ttl_ms, (long long)req->wait_ms, req->priority,
-             req->n_bound, req->once_key ? req->once_key : "-");
+             req->n_bound, req->workflow ? req->workflow : "-", req->key ? req->key : "-",
+             req->once, (int)req->input_size, req->input_size ? (const char *)req->input : "",
+             req->execution_id ? req->execution_id : "-", req->claim, req->spawned,
+             (int)req->outcome);
 }
 
 /* ---- actors --------------------------------------------------------------------------------- */
@@ -88,6 +95,20 @@ void make_room(int name)
     }
 }
 
+static void add_execution(struct actor *a, int name)
+{
+    static const char *const inputs[] = {NULL, "in", "other"};
+    static const enum hf_on_lost on_losts[] = {HF_ON_LOST_ABORT, HF_ON_LOST_RETRY,
+                                               HF_ON_LOST_VERIFY};
+    a->workflow = chance(8) ? names[name] : SHARED_WORKFLOW;
+    if (chance(3))
+        a->key = PICK(keys);
+    a->once = a->key && chance(2);
+    a->input = PICK(inputs);
+    a->on_lost = PICK(on_losts);
+    a->max_attempts = (int32_t)chance(3);
+}
+
 static struct actor *new_actor(int name)
 {
     static const int64_t ttls[] = {100, 1000, 4000, 7000, 60000};
@@ -106,8 +127,8 @@ static struct actor *new_actor(int name)
              (unsigned long long)(h.seed & 0xffffffff), (unsigned long long)number);
     snprintf(a->owner, sizeof a->owner, "actor-%llu", (unsigned long long)number);
     a->id = hf_lock_id_of(a->token);
-    if (h.has_once && chance(4) == 0)
-        a->once_key = PICK(keys);
+    if (h.has_executions && chance(2))
+        add_execution(a, name);
     return a;
 }
 
@@ -135,6 +156,20 @@ static struct actor *some_actor(int name)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
+static void put_execution(struct hf_request *req, const struct actor *a)
+{
+    if (!a->workflow)
+        return;
+    req->workflow = a->workflow;
+    req->key = a->key;
+    req->once = a->once;
+    req->input = a->input;
+    req->input_size = a->input ? strlen(a->input) : 0;
+    req->execution_id = a->execution_id;
+    req->on_lost = a->on_lost;
+    req->max_attempts = a->max_attempts;
+}
+
 static struct hf_request acquire_request(int name, struct actor *a, bool waits)
 {
     struct hf_request req = {.op = HF_OP_ACQUIRE,
@@ -146,10 +181,7 @@ static struct hf_request acquire_request(int name, struct actor *a, bool waits)
                              .note = chance(2) ? "a \"note\"" : NULL,
                              .priority = a->priority,
                              .durable = chance(20) == 0};
-    if (a->once_key) {
-        req.once_key = a->once_key;
-        req.execution_id = a->execution_id;
-    }
+    put_execution(&req, a);
     if (h.has_processes && a->process >= 0 && h.processes[a->process] > 0) {
         req.bound[0] = h.processes[a->process];
         req.n_bound = 1;
@@ -165,17 +197,97 @@ static int64_t some_fence(int name)
     return f->n < back || chance(4) == 0 ? 999999999 : f->pairs[f->n - back].model;
 }
 
+/* What a runner says with its heartbeat and at the end. */
+static void tell_of_execution(struct hf_request *req, const struct actor *a)
+{
+    static const enum hf_outcome outcomes[] = {HF_OUTCOME_NONE, HF_OUTCOME_SUCCESS,
+                                               HF_OUTCOME_FAILED, HF_OUTCOME_ABORTED};
+    if (req->op == HF_OP_EXTEND)
+        req->spawned = chance(2);
+    if (req->op == HF_OP_RELEASE)
+        req->outcome = PICK(outcomes);
+    if (req->outcome != HF_OUTCOME_NONE) {
+        req->execution_id = chance(4) ? a->execution_id : NULL;
+        req->has_exit_code = chance(2);
+        req->exit_code = (int)chance(3);
+    }
+    req->has_output = (req->op == HF_OP_EXTEND || req->outcome != HF_OUTCOME_NONE) && chance(2);
+    if (!req->has_output)
+        return;
+    req->output_head = "hello \xff";
+    req->output_head_size = (size_t)chance(8);
+    req->output_tail = "the end";
+    req->output_tail_size = (size_t)chance(8);
+    req->output_skipped = chance(3);
+}
+
+/* Some execution of this lock; its id stays until enough others were asked for. */
+static const char *some_execution(int name)
+{
+    static char ids[2 * BATCH_MAX][HF_UUID_LEN + 1];
+    static unsigned at;
+    const struct hf_execution *x = NULL;
+    for (int tries = 0; tries < 20 && h.model->n_executions; tries++) {
+        /* rather a new one: most of the old ones are over */
+        size_t n = h.model->n_executions, back = (size_t)chance(1 + chance((int64_t)n));
+        const struct hf_execution *some = &h.model->executions[n - 1 - back].x;
+        if (strcmp(some->lock, names[name]) == 0)
+            x = some;
+        if (x == some && x->state == HF_PENDING)
+            break;
+    }
+    char *id = ids[at++ % (2 * BATCH_MAX)];
+    snprintf(id, sizeof ids[0], "%s", x ? x->id : "00000000-0000-4000-9000-ffffffffffff");
+    return id;
+}
+
+static struct hf_request execution_request(int name)
+{
+    struct hf_request req = {.name = names[name], .owner = "operator"};
+    struct actor *a = new_actor(name);
+    switch (chance(4)) {
+    case 0:
+        req.op = HF_OP_CANCEL;
+        req.execution_id = some_execution(name);
+        break;
+    case 1:
+        req.op = HF_OP_SETTLE;
+        req.execution_id = some_execution(name);
+        break;
+    case 2:
+        req = acquire_request(name, a, false);
+        req = (struct hf_request){.op = HF_OP_ACQUIRE,
+                                  .name = names[name],
+                                  .token = a->token,
+                                  .ttl_ms = a->ttl_ms,
+                                  .owner = a->owner,
+                                  .claim = true,
+                                  .execution_id = some_execution(name)};
+        a->workflow = names[name]; /* so that it goes on as a runner does */
+        snprintf(a->execution_id, sizeof a->execution_id, "%s", req.execution_id);
+        break;
+    default:
+        if (!a->workflow)
+            add_execution(a, name);
+        put_execution(&req, a);
+        req.op = HF_OP_ENQUEUE;
+        req.priority = a->priority;
+        req.run_at_ms = chance(2) ? 0 : h.model->now_ms + h.model->wall_offset_ms + chance(60000);
+    }
+    return req;
+}
+
 struct hf_request make_request(int name)
 {
     static const enum hf_op by_token[] = {HF_OP_EXTEND,  HF_OP_EXTEND,  HF_OP_RELEASE,
                                           HF_OP_RELEASE, HF_OP_RELEASE, HF_OP_WITHDRAW};
     static const enum hf_op by_fence[] = {HF_OP_FORCE, HF_OP_GUARD, HF_OP_GUARD, HF_OP_LOST};
     static const enum hf_op looking[] = {HF_OP_STATUS, HF_OP_STATUS, HF_OP_SETTLE};
-    static const enum hf_outcome outcomes[] = {HF_OUTCOME_NONE, HF_OUTCOME_SUCCESS,
-                                               HF_OUTCOME_FAILED};
     bool rush = h.step / 150 % 3 == 1; /* the queue outgrows the window that a record carries */
     if (rush && chance(2))
         return acquire_request(name, new_actor(name), true);
+    if (h.has_executions && chance(6) == 0)
+        return execution_request(name);
     int64_t dice = chance(100);
     if (dice < 45)
         return acquire_request(name, dice < 30 ? new_actor(name) : some_actor(name), dice % 3 > 0);
@@ -188,8 +300,8 @@ struct hf_request make_request(int name)
             req.fence = some_fence(name);
         if (req.op == HF_OP_EXTEND && chance(2))
             req.ttl_ms = a->ttl_ms;
-        if (req.op == HF_OP_RELEASE && a->once_key)
-            req.outcome = PICK(outcomes);
+        if (a->workflow)
+            tell_of_execution(&req, a);
     } else if (dice < 90) {
         req.op = PICK(by_fence);
         req.fence = some_fence(name);

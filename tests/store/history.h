@@ -26,7 +26,11 @@ struct actor {
     char owner[24];
     char execution_id[HF_UUID_LEN + 1];
     struct hf_lock_id id;
-    const char *once_key;
+    /* the execution that it begins, if any */
+    const char *workflow, *key, *input;
+    bool once;
+    enum hf_on_lost on_lost;
+    int32_t max_attempts;
     int64_t ttl_ms, wait_ms;
     int32_t priority;
     int process; /* index of the process it is bound to, or -1 */
@@ -39,7 +43,7 @@ struct history {
     const char *url;
     uint64_t seed, random;
     int64_t steps;
-    bool real_clock, has_once, has_all_events, has_processes;
+    bool real_clock, has_executions, has_all_events, has_processes;
     struct model *model;
     struct hf_store *handles[HANDLES];
     struct fences fences[NAMES];
@@ -52,6 +56,9 @@ struct history {
 extern struct history h;
 
 extern const char *const names[NAMES];
+
+/* Workflows are called as their locks are, but for one that uses them all. */
+#define SHARED_WORKFLOW "shared"
 
 /* 0 to n-1 */
 int64_t chance(int64_t n);

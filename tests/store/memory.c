@@ -67,6 +67,11 @@ static int load(struct hf_store *store, const char *name, const struct hf_lock_i
     struct model_lock *lock = model_lock(all.kept, name);
     model_load(lock, self);
     *ret = lock->rec;
+    const struct model_execution *x = model_execution(all.kept, ret->grant.execution_id);
+    if (ret->grant.held && ret->grant.execution_id[0]) {
+        ret->execution = x ? x->x : (struct hf_execution){0};
+        ret->grant.ended = !x || x->x.state != HF_RUNNING;
+    }
     if (all.mutant == MUTANT_LAST_COME_FIRST_SERVED && ret->n_head >= 2) {
         struct hf_waiter first = ret->head[0];
         ret->head[0] = ret->head[1];
@@ -90,6 +95,39 @@ static void spoil_grant(struct hf_grant *kept, const struct hf_grant *before)
         kept->expires_ms = before->expires_ms;
 }
 
+/* False: this is one that is not kept at all. */
+static bool spoil_execution(struct hf_kept_execution *kept, const struct hf_request *req)
+{
+    struct hf_execution *x = &kept->x;
+    bool by_itself = req->op == HF_OP_RELEASE || req->op == HF_OP_CANCEL;
+    if (all.mutant == MUTANT_LEAVES_THE_LOST_RUNNING && !kept->is_new && !by_itself)
+        return x->state == HF_RUNNING;
+    if (all.mutant == MUTANT_KEEPS_THE_FIRST_END && req->op == HF_OP_RELEASE && !x->spawned)
+        return false;
+    if (all.mutant == MUTANT_FORGETS_SPAWNED)
+        x->spawned = false;
+    if (all.mutant == MUTANT_REPEATS_WHAT_WAS_SPAWNED)
+        x->on_lost = HF_ON_LOST_RETRY;
+    if (all.mutant == MUTANT_FORGETS_TO_VERIFY)
+        x->to_verify = false;
+    if (all.mutant == MUTANT_FORGETS_ATTEMPTS && x->attempt)
+        x->attempt = 1;
+    if (all.mutant == MUTANT_FORGETS_CANCEL)
+        x->cancel_requested = false;
+    return true;
+}
+
+static void spoil_executions(struct hf_effects *kept, const struct hf_request *req)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < kept->n_executions; i++)
+        if (spoil_execution(&kept->executions[i], req))
+            kept->executions[n++] = kept->executions[i];
+    kept->n_executions = n;
+    if (all.mutant == MUTANT_LOSES_THE_OUTPUT)
+        kept->output_of[0] = '\0';
+}
+
 static int save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                 const struct hf_effects *fx, struct hf_error *err)
 {
@@ -109,6 +147,7 @@ static int save(struct hf_store *store, const struct hf_record *rec, const struc
         lock->rec.n_ended = 0;
     if (all.mutant == MUTANT_DROPS_EVENTS && kept.n_events > 1)
         kept.n_events = 1;
+    spoil_executions(&kept, ask->req);
     model_save(all.kept, lock, ask, &kept);
     return 0;
 }
@@ -119,11 +158,19 @@ static int64_t next_fence(struct hf_store *store)
     return ++all.kept->last_fence;
 }
 
-static int once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
-                char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)
+static int find(struct hf_store *store, const struct hf_sought *sought, struct hf_ask *ask,
+                struct hf_error *err)
 {
-    (void)store, (void)name, (void)key, (void)ret, (void)ret_execution;
-    return hf_fail(err, HF_UNSUPPORTED, "the memory store keeps locks only");
+    (void)store, (void)err;
+    struct hf_sought wanted = *sought;
+    if (all.mutant == MUTANT_FORGETS_KEYS)
+        wanted.key = NULL;
+    model_find(all.kept, &wanted, ask);
+    if (all.mutant == MUTANT_FORGETS_SUCCESS && sought->once && ask->found.state == HF_SUCCESS)
+        ask->has_found = false;
+    if (all.mutant == MUTANT_IGNORES_THE_INPUT)
+        ask->same_input = true;
+    return 0;
 }
 
 static int64_t now_ms(struct hf_store *store)
@@ -147,7 +194,7 @@ static const struct hf_record_ops record_ops = {
     .load = load,
     .save = save,
     .next_fence = next_fence,
-    .once = once,
+    .find = find,
     .now_ms = now_ms,
     .wake = wake,
 };
@@ -213,6 +260,53 @@ static int totals(struct hf_store *store, struct hf_totals *ret, struct hf_error
     return 0;
 }
 
+static int execution_data(struct hf_store *store, const char *id, enum hf_execution_data which,
+                          hf_data_fn fn, void *arg, struct hf_error *err)
+{
+    (void)store;
+    const struct model_execution *x = model_execution(all.kept, id);
+    if (!x)
+        return hf_fail(err, HF_NOT_FOUND, "there is no execution %s", id);
+    const struct model_data *first = which == HF_DATA_INPUT ? &x->input : &x->head;
+    if (first->n)
+        fn(arg, first->bytes, first->n, 0);
+    if (which == HF_DATA_OUTPUT && (x->tail.n || x->skipped))
+        fn(arg, x->tail.bytes, x->tail.n, x->skipped);
+    return 0;
+}
+
+static int executions(struct hf_store *store, const struct hf_execution_query *query,
+                      hf_execution_fn fn, void *arg, struct hf_error *err)
+{
+    (void)store, (void)err;
+    int64_t left = query->limit > 0 ? query->limit : INT64_MAX;
+    for (size_t i = all.kept->n_executions; i-- > 0 && left > 0;) {
+        const struct hf_execution *x = &all.kept->executions[i].x;
+        if ((query->workflow && strcmp(x->workflow, query->workflow) != 0) ||
+            (query->state >= 0 && (int)x->state != query->state))
+            continue;
+        left--;
+        if (fn(arg, x))
+            break;
+    }
+    return 0;
+}
+
+static int due(struct hf_store *store, const struct hf_due *wanted, struct hf_execution *ret,
+               size_t *ret_n, struct hf_error *err)
+{
+    (void)store, (void)err;
+    struct hf_due spoilt = *wanted;
+    if (all.mutant == MUTANT_IS_EARLY)
+        spoilt.wall_ms += 100000;
+    *ret_n = model_due(all.kept, &spoilt, ret);
+    if (all.mutant == MUTANT_ONE_LOCK_TWICE && *ret_n && *ret_n < wanted->limit) {
+        ret[*ret_n] = ret[0];
+        ++*ret_n;
+    }
+    return 0;
+}
+
 static int watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                  struct hf_error *err)
 {
@@ -249,6 +343,9 @@ static const struct hf_store_ops memory_ops = {
     .list = list,
     .events = events,
     .totals = totals,
+    .execution_data = execution_data,
+    .executions = executions,
+    .due = due,
     .watch = watch,
     .unwatch = unwatch,
 };

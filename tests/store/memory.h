@@ -19,7 +19,20 @@
     X(FORGETS_PROCESSES, "the processes of a lease are not kept")                                  \
     X(DROPS_EVENTS, "only the first event of a request is kept")                                   \
     X(FORGETS_THE_CONFIRMATION, "a confirmed offer is still an offer when it is loaded again")     \
-    X(LOSES_THE_OWN_PLACE, "a waiter that asks again goes to the end of the queue")
+    X(LOSES_THE_OWN_PLACE, "a waiter that asks again goes to the end of the queue")                \
+    X(FORGETS_KEYS, "an execution is not found by its key")                                        \
+    X(FORGETS_SUCCESS, "a once-run that has succeeded leaves its key free")                        \
+    X(IGNORES_THE_INPUT, "every input is taken for the same")                                      \
+    X(LEAVES_THE_LOST_RUNNING, "an execution whose lease was lost stays RUNNING")                  \
+    X(FORGETS_SPAWNED, "that a command was started is not kept")                                   \
+    X(REPEATS_WHAT_WAS_SPAWNED, "on_lost is taken for retry")                                      \
+    X(FORGETS_TO_VERIFY, "what is to be verified is begun again at once")                          \
+    X(FORGETS_ATTEMPTS, "attempts are not counted")                                                \
+    X(FORGETS_CANCEL, "that somebody wants it to stop is not kept")                                \
+    X(KEEPS_THE_FIRST_END, "an end is kept only where the execution was spawned")                  \
+    X(LOSES_THE_OUTPUT, "what a command printed is not kept")                                      \
+    X(IS_EARLY, "what is to run later is due now")                                                 \
+    X(ONE_LOCK_TWICE, "two executions of one lock are due at once")
 
 enum mutant {
     MUTANT_NONE,

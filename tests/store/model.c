@@ -147,44 +147,110 @@ void model_load(struct model_lock *lock, const struct hf_lock_id *self)
 
 /* ---- effects -------------------------------------------------------------------------------- */
 
-/* The execution that occupies the key: one that failed or was aborted leaves it free. */
-static struct model_execution *find_execution(struct model *m, const char *name, const char *key)
+struct model_execution *model_execution(struct model *m, const char *id)
 {
-    for (size_t i = m->n_executions; i-- > 0;) {
-        struct model_execution *x = &m->executions[i];
-        bool occupies = x->outcome == HF_OUTCOME_NONE || x->outcome == HF_OUTCOME_SUCCESS;
-        if (occupies && strcmp(x->name, name) == 0 && strcmp(x->key, key) == 0)
-            return x;
-    }
+    for (size_t i = 0; i < m->n_executions; i++)
+        if (strcmp(m->executions[i].x.id, id) == 0)
+            return &m->executions[i];
     return NULL;
 }
 
-static void end_execution(struct model *m, const struct hf_ended_execution *ended)
+static void keep_data(struct model_data *data, const void *bytes, size_t n)
 {
-    for (size_t i = 0; i < m->n_executions; i++) {
-        struct model_execution *x = &m->executions[i];
-        if (strcmp(x->id, ended->id) != 0)
-            continue;
-        x->outcome = ended->outcome;
-        snprintf(x->reason, sizeof x->reason, "%s", ended->reason);
-    }
+    if (n > sizeof data->bytes)
+        abort();
+    data->n = n;
+    if (n)
+        memcpy(data->bytes, bytes, n);
 }
 
-static void start_execution(struct model *m, const struct hf_record *rec, const struct hf_ask *ask)
+static void keep_execution(struct model *m, const struct hf_kept_execution *kept,
+                           const struct hf_request *req)
 {
-    const char *id = ask->req->execution_id;
-    if (ask->req->op != HF_OP_ACQUIRE || !id || strcmp(rec->grant.execution_id, id) != 0)
+    struct model_execution *x = model_execution(m, kept->x.id);
+    if (kept->is_new ? x != NULL : x == NULL)
+        abort(); /* an id that is used twice, or one that never was */
+    if (!x) {
+        m->executions =
+            more(m->executions, m->n_executions, &m->executions_size, sizeof *m->executions);
+        x = &m->executions[m->n_executions++];
+        *x = (struct model_execution){.skipped = 0};
+        keep_data(&x->input, req->input, req->input_size);
+    }
+    x->x = kept->x;
+}
+
+static void keep_output(struct model *m, const char *id, const struct hf_request *req)
+{
+    struct model_execution *x = model_execution(m, id);
+    if (!x)
+        abort();
+    keep_data(&x->head, req->output_head, req->output_head_size);
+    keep_data(&x->tail, req->output_tail, req->output_tail_size);
+    x->skipped = req->output_skipped;
+}
+
+static bool has_key(const struct hf_execution *x, const struct hf_sought *sought)
+{
+    if (strcmp(x->workflow, sought->workflow) != 0 || strcmp(x->key, sought->key) != 0 ||
+        x->once != sought->once)
+        return false;
+    return !x->once || (x->state != HF_FAILED && x->state != HF_ABORTED);
+}
+
+void model_find(struct model *m, const struct hf_sought *sought, struct hf_ask *ask)
+{
+    const struct model_execution *x = NULL;
+    for (size_t i = 0; sought->key && !x && i < m->n_executions; i++)
+        if (has_key(&m->executions[i].x, sought))
+            x = &m->executions[i];
+    if (!x && sought->id)
+        x = model_execution(m, sought->id);
+    ask->has_found = x != NULL;
+    if (!x)
         return;
-    for (size_t j = 0; j < m->n_executions; j++)
-        if (strcmp(m->executions[j].id, id) == 0)
-            return;
-    m->executions =
-        more(m->executions, m->n_executions, &m->executions_size, sizeof *m->executions);
-    struct model_execution *x = &m->executions[m->n_executions++];
-    *x = (struct model_execution){.outcome = HF_OUTCOME_NONE};
-    snprintf(x->name, sizeof x->name, "%s", rec->name);
-    snprintf(x->key, sizeof x->key, "%s", ask->req->once_key);
-    snprintf(x->id, sizeof x->id, "%s", id);
+    const struct hf_request *req = ask->req;
+    ask->found = x->x;
+    ask->same_input = x->input.n == req->input_size &&
+                      (!x->input.n || memcmp(x->input.bytes, req->input, x->input.n) == 0);
+}
+
+static bool is_due(const struct hf_execution *x, const struct hf_due *due)
+{
+    bool wanted = due->n_workflows == 0;
+    for (size_t i = 0; i < due->n_workflows; i++)
+        wanted |= strcmp(due->workflows[i], x->workflow) == 0;
+    return wanted && x->state == HF_PENDING && !x->to_verify && x->run_at_ms <= due->wall_ms;
+}
+
+static bool goes_before(const struct hf_execution *a, const struct hf_execution *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->run_at_ms < b->run_at_ms;
+}
+
+/* Picks the first that was not picked, again and again; older ones come first by themselves. */
+size_t model_due(struct model *m, const struct hf_due *due, struct hf_execution *ret)
+{
+    bool *picked = calloc(m->n_executions + 1, sizeof *picked);
+    size_t n = 0, skip = due->skip;
+    while (picked && n < due->limit) {
+        size_t best = m->n_executions;
+        for (size_t i = 0; i < m->n_executions; i++)
+            if (!picked[i] && is_due(&m->executions[i].x, due) &&
+                (best == m->n_executions ||
+                 goes_before(&m->executions[i].x, &m->executions[best].x)))
+                best = i;
+        if (best == m->n_executions)
+            break;
+        for (size_t i = 0; i < m->n_executions; i++) /* the others of this lock wait */
+            picked[i] |= strcmp(m->executions[i].x.lock, m->executions[best].x.lock) == 0;
+        if (skip)
+            skip--;
+        else
+            ret[n++] = m->executions[best].x;
+    }
+    free(picked);
+    return n;
 }
 
 void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
@@ -194,9 +260,10 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
         remove_waiter(lock, &fx->dropped[i]);
     if (fx->put_self)
         put_waiter(lock, &lock->rec.self);
-    for (uint32_t i = 0; i < fx->n_ended; i++)
-        end_execution(m, &fx->ended[i]);
-    start_execution(m, &lock->rec, ask);
+    for (uint32_t i = 0; i < fx->n_executions; i++)
+        keep_execution(m, &fx->executions[i], ask->req);
+    if (fx->output_of[0])
+        keep_output(m, fx->output_of, ask->req);
     for (uint32_t i = 0; i < fx->n_wake; i++)
         if (m->n_wakes < sizeof m->wakes / sizeof *m->wakes)
             m->wakes[m->n_wakes++] = fx->wake[i];
@@ -211,17 +278,30 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
 /* What has been freed stays, for the grant that follows in the same request. */
 static void clear_saved_effects(struct hf_effects *fx)
 {
-    fx->n_events = fx->n_dropped = fx->n_ended = fx->n_wake = 0;
+    fx->n_events = fx->n_dropped = fx->n_executions = fx->n_wake = 0;
     fx->put_self = fx->changed = false;
+    fx->output_of[0] = '\0';
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
+
+/* The execution of the grant is in the record; whoever edits executions by hand is noticed here. */
+static void load_execution(struct model *m, struct model_lock *lock)
+{
+    struct hf_record *rec = &lock->rec;
+    if (!rec->grant.held || !rec->grant.execution_id[0])
+        return;
+    const struct model_execution *x = model_execution(m, rec->grant.execution_id);
+    rec->execution = x ? x->x : (struct hf_execution){0};
+    rec->grant.ended = !x || x->x.state != HF_RUNNING;
+}
 
 static void settle(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
                    const struct hf_world *world)
 {
     const struct hf_lock_id *self = ask->req->token ? &ask->id : NULL;
     model_load(lock, self);
+    load_execution(m, lock);
     while (hf_settle(&lock->rec, ask, world, &m->fx)) {
         model_save(m, lock, ask, &m->fx);
         clear_saved_effects(&m->fx);
@@ -229,22 +309,13 @@ static void settle(struct model *m, struct model_lock *lock, const struct hf_ask
     }
 }
 
-static struct hf_ask make_ask(struct model *m, const struct hf_request *req)
+static struct hf_ask make_ask(const struct hf_request *req)
 {
     struct hf_ask ask = {.req = req, .bound.n = (uint32_t)req->n_bound};
     if (req->token)
         ask.id = hf_lock_id_of(req->token);
     for (size_t i = 0; i < req->n_bound; i++)
         ask.bound.of[i].pid = req->bound[i];
-    const struct model_execution *x =
-        req->once_key ? find_execution(m, req->name, req->once_key) : NULL;
-    if (!x)
-        return ask;
-    snprintf(ask.once_execution, sizeof ask.once_execution, "%s", x->id);
-    if (x->outcome == HF_OUTCOME_NONE)
-        ask.once = HF_ONCE_BUSY;
-    else if (x->outcome == HF_OUTCOME_SUCCESS)
-        ask.once = HF_ONCE_DONE;
     return ask;
 }
 
@@ -252,17 +323,20 @@ void model_apply(struct model *m, const struct hf_request *req, struct hf_answer
 {
     struct model_lock *lock = model_lock(m, req->name);
     struct hf_world world = model_world(m);
-    struct hf_ask ask = make_ask(m, req);
+    struct hf_ask ask = make_ask(req);
     m->n_wakes = 0;
     clear_saved_effects(&m->fx);
     m->fx.freed = (struct hf_takeover){0};
     m->fx.inherited = false;
     if (hf_op_is_read(req->op)) {
         model_load(lock, req->token ? &ask.id : NULL);
+        load_execution(m, lock);
         hf_step(&lock->rec, &ask, &world, ret, &m->fx);
         return;
     }
     settle(m, lock, &ask, &world);
+    struct hf_sought sought = hf_ask_finds(req);
+    model_find(m, &sought, &ask);
     hf_step(&lock->rec, &ask, &world, ret, &m->fx);
     model_save(m, lock, &ask, &m->fx);
     if (lock->rec.grant.held || lock->n_queue == 0)

@@ -14,7 +14,7 @@
 #ifndef HF_TESTS_MODEL_H
 #define HF_TESTS_MODEL_H
 
-#include "lease.h"
+#include "store.h"
 
 enum { MODEL_NAMES_MAX = 32 };
 
@@ -26,12 +26,17 @@ struct model_lock {
     int64_t last_ticket;
 };
 
+/* Inputs and outputs are short texts here. */
+enum { MODEL_DATA_MAX = 32 };
+struct model_data {
+    char bytes[MODEL_DATA_MAX];
+    size_t n;
+};
+
 struct model_execution {
-    char name[HF_NAME_MAX + 1];
-    char key[HF_KEY_MAX + 1];
-    char id[HF_UUID_LEN + 1];
-    enum hf_outcome outcome; /* none: running */
-    char reason[HF_REASON_MAX + 1];
+    struct hf_execution x;
+    struct model_data input, head, tail;
+    int64_t skipped;
 };
 
 struct model {
@@ -43,7 +48,7 @@ struct model {
     size_t n_locks;
     int32_t *dead;
     size_t n_dead, dead_size;
-    struct model_execution *executions;
+    struct model_execution *executions; /* oldest first */
     size_t n_executions, executions_size;
     struct hf_event *events;
     size_t n_events, events_size;
@@ -75,6 +80,15 @@ struct model_lock *model_lock(struct model *m, const char *name);
 void model_load(struct model_lock *lock, const struct hf_lock_id *self);
 void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
                 const struct hf_effects *fx);
+
+/* The execution that the request means, into the ask. */
+void model_find(struct model *m, const struct hf_sought *sought, struct hf_ask *ask);
+
+/* The execution with this id, or NULL. */
+struct model_execution *model_execution(struct model *m, const char *id);
+
+/* As a store's due() gives them. */
+size_t model_due(struct model *m, const struct hf_due *due, struct hf_execution *ret);
 
 /* The world as the model sees it now. */
 struct hf_world model_world(struct model *m);

@@ -554,6 +554,16 @@ static struct hf_acquire_options once(const char *key)
     return opts;
 }
 
+static int finish(struct hf *hf, const struct hf_lease *lease, enum hf_execution_state how,
+                  int code)
+{
+    struct hf_result result = HF_RESULT_INIT;
+    result.state = how;
+    result.has_exit_code = true;
+    result.exit_code = code;
+    return hf_finish(hf, lease, &result, NULL);
+}
+
 static int64_t executions(const struct place *p, const char *state)
 {
     char text[100];
@@ -569,10 +579,10 @@ static void key_is_free_until_it_succeeds(void **state)
     struct hf_error err = {0};
     struct hf_lease lease = take(hf, "report", &opts);
     assert_int_equal(executions(p, "RUNNING"), 1);
-    assert_int_equal(hf_finish(hf, &lease, false, 3, "exit 3", &err), 0);
+    assert_int_equal(finish(hf, &lease, HF_FAILED, 3), 0);
     assert_int_equal(sql(p, "SELECT exit_code FROM execution WHERE state = 'FAILED'"), 3);
     lease = take(hf, "report", &opts);
-    assert_int_equal(hf_finish(hf, &lease, true, 0, "", &err), 0);
+    assert_int_equal(finish(hf, &lease, HF_SUCCESS, 0), 0);
     assert_int_equal(executions(p, "SUCCESS"), 1);
     assert_int_equal(hf_acquire(hf, "report", &opts, &lease, &err), -HF_DONE_ALREADY);
     struct hf_acquire_options other = once("2026-11-16");

@@ -70,7 +70,9 @@ static inline int take_once(const char *who, const char *key, const char *execut
                                    .owner = who,
                                    .ttl_ms = TTL,
                                    .wait_ms = wait_ms,
-                                   .once_key = key,
+                                   .workflow = NAME,
+                                   .key = key,
+                                   .once = true,
                                    .execution_id = execution});
 }
 
@@ -105,6 +107,19 @@ static inline struct hf_status *look(void)
 {
     ask((struct hf_request){.op = HF_OP_STATUS});
     return &a.holder;
+}
+
+static inline int finish(const char *who, enum hf_outcome outcome)
+{
+    return ask((struct hf_request){.op = HF_OP_RELEASE, .token = who, .outcome = outcome});
+}
+
+static inline const struct hf_execution *execution(const char *id)
+{
+    const struct model_execution *x = model_execution(m, id);
+    if (!x)
+        fail_msg("no execution %s", id);
+    return &x->x;
 }
 
 static inline void assert_held_by(const char *who)

@@ -92,6 +92,7 @@ static int load_locked(struct turn *t, const struct hf_lock_id *self, struct hf_
         t->looked = true;
     }
     compose(t->fs, t->guard, &t->view, self, ret);
+    ret->execution.id[0] = '\0'; /* it keeps locks only */
     return 0;
 }
 
@@ -296,11 +297,12 @@ static int64_t next_fence(struct hf_store *store)
     return fence;
 }
 
-static int once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
-                char ret_execution[HF_UUID_LEN + 1], struct hf_error *err)
+static int find(struct hf_store *store, const struct hf_sought *sought, struct hf_ask *ask,
+                struct hf_error *err)
 {
-    (void)store, (void)name, (void)key, (void)ret, (void)ret_execution;
-    return hf_fail(err, HF_UNSUPPORTED, "the file store keeps locks only; use sqlite: for --once");
+    (void)store, (void)ask;
+    return hf_fail(err, HF_UNSUPPORTED, "the file store keeps locks only; use sqlite: for %s",
+                   sought->once ? "--once" : "executions");
 }
 
 static int64_t now_ms(struct hf_store *store)
@@ -322,7 +324,7 @@ static const struct hf_record_ops record_ops = {
     .load = load,
     .save = save,
     .next_fence = next_fence,
-    .once = once,
+    .find = find,
     .now_ms = now_ms,
     .wake = wake,
 };

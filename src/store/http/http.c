@@ -44,10 +44,19 @@ static int read_answers(const json_t *json, size_t n, struct hf_answer *answers,
     return 0;
 }
 
+static int check_locks_only(const struct hf_request *requests, size_t n, struct hf_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (requests[i].workflow || requests[i].op > HF_OP_GUARD || requests[i].outcome ||
+            requests[i].execution_id)
+            return hf_fail(err, HF_UNSUPPORTED, "UNSUPPORTED: through http: there are locks only");
+    return 0;
+}
+
 static int apply(struct hf_store *store, const struct hf_request *requests, size_t n,
                  struct hf_answer *answers, struct hf_error *err)
 {
-    int r = 0;
+    int r = check_locks_only(requests, n, err);
     while (r >= 0 && n) {
         struct hf_buf body = HF_BUF(2 * BODY_MAX);
         json_t *json = NULL;

@@ -15,7 +15,7 @@ void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value)
 }
 
 /* NULL where the number means nothing. */
-static void put_int_if(struct hf_sqlite_cursor *to, bool condition, int64_t value)
+void hf_sqlite_put_int_if(struct hf_sqlite_cursor *to, bool condition, int64_t value)
 {
     if (condition)
         sqlite3_bind_int64(to->stmt, to->at++, value);
@@ -68,10 +68,10 @@ static bool take_id(struct hf_sqlite_cursor *from, struct hf_lock_id *ret)
 static void put_bound(struct hf_sqlite_cursor *to, const struct hf_processes *bound)
 {
     for (uint32_t i = 0; i < HF_BOUND_MAX; i++) {
-        put_int_if(to, i < bound->n, bound->of[i].pid);
-        put_int_if(to, i < bound->n, bound->of[i].start_ticks);
+        hf_sqlite_put_int_if(to, i < bound->n, bound->of[i].pid);
+        hf_sqlite_put_int_if(to, i < bound->n, bound->of[i].start_ticks);
     }
-    put_int_if(to, bound->n, (int64_t)bound->pid_namespace);
+    hf_sqlite_put_int_if(to, bound->n, (int64_t)bound->pid_namespace);
 }
 
 static void take_bound(struct hf_sqlite_cursor *from, struct hf_processes *ret)
@@ -124,13 +124,13 @@ static void format_takeover(const struct hf_takeover *took, char ret[TAKEOVER_TE
 
 static void parse_takeover(const char *text, struct hf_takeover *ret)
 {
-    char reason[16], lock_id[HF_LOCK_ID_LEN + 1];
+    char reason[20], lock_id[HF_LOCK_ID_LEN + 1];
     long long fence, acquired_at_ms, held_for_ms, ttl_ms;
     int owner_at = 0;
-    if (sscanf(text, "%15s %32s %lld %lld %lld %lld %n", reason, lock_id, &fence, &acquired_at_ms,
+    if (sscanf(text, "%19s %32s %lld %lld %lld %lld %n", reason, lock_id, &fence, &acquired_at_ms,
                &held_for_ms, &ttl_ms, &owner_at) != 6)
         return;
-    for (int i = HF_STALE_EXPIRED; i <= HF_STALE_REBOOTED; i++)
+    for (int i = HF_STALE_EXPIRED; i <= HF_STALE_ENDED; i++)
         if (strcmp(reason, hf_stale_reason_name((enum hf_stale_reason)i)) == 0)
             ret->reason = (enum hf_stale_reason)i;
     memcpy(ret->lock_id, lock_id, sizeof lock_id);
@@ -165,7 +165,7 @@ static void put_grant(struct hf_sqlite_cursor *to, const struct hf_sqlite *s,
                       const struct hf_grant *g, const char *took)
 {
     put_id(to, &g->id);
-    put_int_if(to, g->offered, 1);
+    hf_sqlite_put_int_if(to, g->offered, 1);
     hf_sqlite_put_text(to, g->owner);
     hf_sqlite_put_text(to, g->note);
     hf_sqlite_put_int(to, g->acquired_at_ms);
@@ -227,6 +227,7 @@ void hf_sqlite_take_record(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_re
 {
     struct hf_sqlite_row ignored;
     take_row(s, stmt, ret, &ignored);
+    ret->grant.ended = ret->grant.held && sqlite3_column_int(stmt, sqlite3_column_count(stmt) - 1);
 }
 
 /*
@@ -426,6 +427,8 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
     s->row.exists = true;
     take_row(s, stmt, ret, &s->row);
     sqlite3_reset(stmt);
+    if (ret->grant.execution_id[0] && (r = hf_sqlite_load_execution(s, ret, err)) < 0)
+        return r;
     if (!ret->n_waiters || !s->writing)
         return 0;
     if ((r = load_head(s, ret, err)) < 0 || !self)
@@ -448,7 +451,7 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
     if (r >= 0 && fx->put_self)
         r = put_self(s, &rec->self, err);
     if (r >= 0)
-        r = hf_sqlite_save_executions(s, rec, ask, fx, err);
+        r = hf_sqlite_save_executions(s, ask, fx, err);
     if (r >= 0)
         keep_known(s, rec);
     return r;

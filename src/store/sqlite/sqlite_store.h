@@ -8,7 +8,8 @@
  *   queue.c     the kernel lock that our own processes queue up at
  *   schema.c    the SQL, the format's version, what a new boot means, how fences stay unique
  *   rows.c      a record <-> its rows in `lock` and `waiter`
- *   history.c   rows of `event` and `execution`, and their pruning
+ *   executions.c  rows of `execution`
+ *   history.c   rows of `event`, and the pruning of what is old
  *   tokens.c    rows of `api_token`
  *   look.c      list, events, totals: in pages, so that no caller's code runs under the mutex
  *
@@ -37,6 +38,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     HF_SQLITE_STATE_COLUMNS                                                                        \
     ", lock_id, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms,"      \
     " boot, " HF_SQLITE_BOUND_COLUMNS ", execution_id, took_over"
+/* Of a lock with an execution: is that over? Its row may be gone as well. */
+#define HF_SQLITE_ENDED                                                                            \
+    "execution_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM execution WHERE id = execution_id"     \
+    " AND state = 'RUNNING')"
 #define HF_SQLITE_LOCK_VALUES                                                                      \
     HF_SQLITE_STATE_VALUES ",?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35"
 #define HF_SQLITE_WAITER_COLUMNS                                                                   \
@@ -44,6 +49,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "note, " HF_SQLITE_BOUND_COLUMNS
 #define HF_SQLITE_EVENT_COLUMNS                                                                    \
     "at, kind, name, fence, owner, execution_id, reason, detail, prev_seq"
+#define HF_SQLITE_EXECUTION_COLUMNS                                                                \
+    "id, workflow, lock, key, state, run_at, priority, attempt, fence, owner, created_at,"         \
+    " started_at, finished_at, exit_code, reason, retry_of, cancel_requested, spawned, once,"      \
+    " to_verify, on_lost, max_attempts"
 /* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
 #define HF_SQLITE_ONCE                                                                             \
     "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
@@ -66,7 +75,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
       "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
     X(LOCK_FREE, "UPDATE lock SET (" HF_SQLITE_STATE_COLUMNS ") = (" HF_SQLITE_STATE_VALUES        \
                  ") WHERE id = ?1")                                                                \
-    X(LOCK_PAGE, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock"                               \
+    X(LOCK_PAGE, "SELECT name, " HF_SQLITE_LOCK_COLUMNS ", " HF_SQLITE_ENDED " FROM lock"          \
                  " WHERE name >= ?1 AND name < ?2 AND (?3 OR held)"                                \
                  " ORDER BY name LIMIT ?4")                                                        \
     X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
@@ -95,20 +104,33 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(EVENT_COUNT, "SELECT count(*) FROM event WHERE seq > ?1")                                    \
     X(EVENT_PRUNE, "DELETE FROM event WHERE seq IN (SELECT seq FROM event ORDER BY seq LIMIT ?1)"  \
                    " AND at < ?2 AND seq < ?3")                                                    \
-    X(ONCE, "SELECT id, state FROM execution WHERE " HF_SQLITE_ONCE)                               \
-    X(EXECUTION_ORPHAN, "UPDATE execution SET state = 'ABORTED', finished_at = ?4,"                \
-                        " reason = 'its lease was gone' WHERE " HF_SQLITE_ONCE                     \
-                        " AND state = 'RUNNING' AND id <> ?3")                                     \
-    X(EXECUTION_INSERT,                                                                            \
-      "INSERT INTO execution (id, workflow, lock, state, key, once, attempt,"                      \
-      " fence, owner, created_at, started_at)"                                                     \
-      " VALUES (?1, ?2, ?2, 'RUNNING', ?3, 1, 1, ?4, ?5, ?6, ?6)"                                  \
-      " ON CONFLICT (id) DO UPDATE SET state = 'RUNNING', attempt = attempt + 1,"                  \
-      " fence = ?4, owner = ?5, started_at = ?6, finished_at = NULL,"                              \
-      " exit_code = NULL, reason = NULL WHERE state IN ('FAILED','ABORTED')")                      \
-    X(EXECUTION_END, "UPDATE execution SET state = ?2, exit_code = ?3, reason = ?4,"               \
-                     " finished_at = ?5 WHERE id = ?1 AND state = 'RUNNING'")                      \
-    X(EXECUTION_PRUNE, "DELETE FROM execution WHERE rowid IN (SELECT rowid FROM execution"         \
+    X(EXECUTION_BY_KEY, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", input IS ?3 FROM execution"       \
+                        " WHERE workflow = ?1 AND key = ?2 AND once = 0")                          \
+    X(EXECUTION_BY_ONCE, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", 1 FROM execution"                \
+                         " WHERE " HF_SQLITE_ONCE)                                                 \
+    X(EXECUTION, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", 1 FROM execution WHERE id = ?1")         \
+    X(EXECUTION_INSERT, "INSERT INTO execution (" HF_SQLITE_EXECUTION_COLUMNS                      \
+                        ", input) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16," \
+                        "?17,?18,?19,?20,?21,?22,?23)")                                            \
+    X(EXECUTION_UPDATE,                                                                            \
+      "UPDATE execution SET (state, attempt, fence, owner, started_at, finished_at, exit_code,"    \
+      " reason, cancel_requested, spawned, to_verify) = (?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)"     \
+      " WHERE id = ?1")                                                                            \
+    X(EXECUTION_OUTPUT, "UPDATE execution SET (output_head, output_tail, output_skipped) ="        \
+                        " (?2, ?3, ?4) WHERE id = ?1")                                             \
+    X(EXECUTION_DATA,                                                                              \
+      "SELECT input, output_head, output_tail, output_skipped FROM execution WHERE id = ?1")       \
+    X(EXECUTION_PLACE, "SELECT seq FROM execution WHERE id = ?1")                                  \
+    X(EXECUTION_PAGE, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", seq FROM execution"                 \
+                      " WHERE seq < ?1 AND (?2 IS NULL OR workflow = ?2)"                          \
+                      " AND (?3 IS NULL OR state = ?3) ORDER BY seq DESC LIMIT ?4")                \
+    X(EXECUTION_DUE,                                                                               \
+      "SELECT " HF_SQLITE_EXECUTION_COLUMNS " FROM (SELECT *, row_number() OVER (PARTITION BY"     \
+      " lock ORDER BY priority DESC, run_at, seq) AS place FROM execution WHERE state ="           \
+      " 'PENDING' AND to_verify = 0 AND run_at <= ?1 AND (?2 IS NULL OR workflow IN (SELECT"       \
+      " value FROM json_each(?2)))) WHERE place = 1 ORDER BY priority DESC, run_at, seq"           \
+      " LIMIT ?3 OFFSET ?4")                                                                       \
+    X(EXECUTION_PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution"             \
                        " WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)")
 
 enum hf_sqlite_stmt {
@@ -234,6 +256,7 @@ struct hf_sqlite_cursor {
     int at;
 };
 void hf_sqlite_put_int(struct hf_sqlite_cursor *to, int64_t value);
+void hf_sqlite_put_int_if(struct hf_sqlite_cursor *to, bool condition, int64_t value);
 void hf_sqlite_put_text(struct hf_sqlite_cursor *to, const char *text);
 int64_t hf_sqlite_take_int(struct hf_sqlite_cursor *from);
 void hf_sqlite_take_text(struct hf_sqlite_cursor *from, char *ret, size_t size);
@@ -252,11 +275,24 @@ int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lo
 /* ---- history.c ------------------------------------------------------------------------------ */
 
 int hf_sqlite_add_events(struct hf_sqlite *s, const struct hf_effects *fx, struct hf_error *err);
-int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_record *rec,
-                              const struct hf_ask *ask, const struct hf_effects *fx,
-                              struct hf_error *err);
-int hf_sqlite_once(struct hf_store *store, const char *name, const char *key, enum hf_once *ret,
-                   char ret_execution[HF_UUID_LEN + 1], struct hf_error *err);
+
+/* ---- executions.c --------------------------------------------------------------------------- */
+
+int hf_sqlite_find(struct hf_store *store, const struct hf_sought *sought, struct hf_ask *ask,
+                   struct hf_error *err);
+
+/* The execution of the record's grant, where it has one. */
+int hf_sqlite_load_execution(struct hf_sqlite *s, struct hf_record *rec, struct hf_error *err);
+int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_ask *ask,
+                              const struct hf_effects *fx, struct hf_error *err);
+int hf_sqlite_execution(struct hf_store *store, const char *id, struct hf_execution *ret,
+                        struct hf_error *err);
+int hf_sqlite_execution_data(struct hf_store *store, const char *id, enum hf_execution_data which,
+                             hf_data_fn fn, void *arg, struct hf_error *err);
+int hf_sqlite_executions(struct hf_store *store, const struct hf_execution_query *query,
+                         hf_execution_fn fn, void *arg, struct hf_error *err);
+int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
+                  size_t *ret_n, struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 

@@ -1,0 +1,58 @@
+/* What the files of the step share: lease.c (locks) and begin.c (their executions). */
+#ifndef HF_CORE_STEP_H
+#define HF_CORE_STEP_H
+
+#include "lease.h"
+
+typedef void hf_step_fn(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx);
+
+/* ---- lease.c -------------------------------------------------------------------------------- */
+
+/* Cut to fit; NULL is empty. */
+void hf_copy_text(char *to, size_t size, const char *from);
+
+/* Record an event; the caller may go on to fill in what is special about it. */
+struct hf_event *hf_step_tell(struct hf_effects *fx, const struct hf_world *world,
+                              const struct hf_record *rec, enum hf_event_kind kind,
+                              const char *owner, const char *reason);
+
+/* False: there were too many refusals of late to tell of another one. */
+bool hf_step_may_tell(struct hf_record *rec, const struct hf_world *world, struct hf_effects *fx);
+
+/* Answer with this code, and who holds the lock. */
+void hf_step_refuse(struct hf_record *rec, int code, const struct hf_world *world,
+                    struct hf_answer *answer);
+
+/* ---- begin.c -------------------------------------------------------------------------------- */
+
+/* Have the store keep this execution as it is now. */
+void hf_step_keep(struct hf_effects *fx, const struct hf_execution *x, bool is_new);
+
+/* An execution that is RUNNING without the lease of its lock has lost it. */
+void hf_step_mend(const struct hf_record *rec, const struct hf_ask *ask,
+                  const struct hf_world *world, struct hf_effects *fx);
+
+/* Acquire: is the request's key the answer, whoever holds the lock? */
+bool hf_step_key_answers(struct hf_record *rec, const struct hf_ask *ask,
+                         const struct hf_world *world, struct hf_answer *answer,
+                         struct hf_effects *fx);
+
+/* The lock is granted and confirmed: begin the request's execution, if it has one. */
+void hf_step_start_execution(struct hf_record *rec, const struct hf_ask *ask,
+                             const struct hf_world *world, struct hf_effects *fx);
+
+/* Extend: the command is about to be started, has printed something. */
+void hf_step_beat(struct hf_record *rec, const struct hf_ask *ask, struct hf_effects *fx);
+
+/* Release: the end of its execution. */
+void hf_step_finish(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                    struct hf_answer *answer, struct hf_effects *fx, const char *reason);
+
+/* Release without the lease: was the same said before? Then it is answered. */
+bool hf_step_finished_before(const struct hf_ask *ask, bool released, struct hf_answer *answer);
+
+hf_step_fn hf_step_enqueue, hf_step_cancel;
+
+#endif
