@@ -61,10 +61,9 @@ static enum MHD_Result mhd_answer(void *arg, struct MHD_Connection *c, const cha
 static void serve_mhd(int fd)
 {
     struct MHD_Daemon *d =
-        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0,
-                         NULL, NULL, mhd_answer, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-                         MHD_OPTION_CONNECTION_LIMIT, 20000u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)12288, MHD_OPTION_END);
+        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, mhd_answer, NULL,
+                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, 20000u,
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)12288, MHD_OPTION_END);
     if (!d)
         errx(1, "libmicrohttpd does not start");
     struct pollfd p = {.fd = MHD_get_daemon_info(d, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
