@@ -33,7 +33,7 @@ char *bench_path(const struct bench_env *env, const char *prefix, const char *na
 typedef void bench_fn(const struct bench_env *env);
 bench_fn bench_run_command, bench_pairs_sqlite, bench_pairs_file, bench_eight_processes,
     bench_handover, bench_names_sqlite, bench_names_file, bench_waiters, bench_takeover,
-    bench_memory;
+    bench_memory, bench_http;
 
 /* ---- measure.c ------------------------------------------------------------------------------ */
 

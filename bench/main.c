@@ -13,11 +13,17 @@ static const struct {
     const char *name;
     bench_fn *fn;
 } benchmarks[] = {
-    {"run", bench_run_command},       {"pairs-sqlite", bench_pairs_sqlite},
-    {"pairs-file", bench_pairs_file}, {"eight-processes", bench_eight_processes},
-    {"handover", bench_handover},     {"names-sqlite", bench_names_sqlite},
-    {"names-file", bench_names_file}, {"waiters", bench_waiters},
-    {"takeover", bench_takeover},     {"memory", bench_memory},
+    {"run", bench_run_command},
+    {"pairs-sqlite", bench_pairs_sqlite},
+    {"pairs-file", bench_pairs_file},
+    {"eight-processes", bench_eight_processes},
+    {"handover", bench_handover},
+    {"names-sqlite", bench_names_sqlite},
+    {"names-file", bench_names_file},
+    {"waiters", bench_waiters},
+    {"takeover", bench_takeover},
+    {"memory", bench_memory},
+    {"http", bench_http},
 };
 
 int bench_amount(const struct bench_env *env, int full)

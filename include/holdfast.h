@@ -515,6 +515,29 @@ HF_API int hf_wait_check(struct hf_wait *wait, struct hf_lease *ret, struct hf_e
 HF_API bool hf_wait_is_over(const struct hf_wait *wait);
 HF_API void hf_wait_end(struct hf_wait *wait);
 
+/*
+ * Many waits in one event loop, with one descriptor for all of them. The caller asks by hf_apply()
+ * with HF_OP_ACQUIRE and a wait. Where the answer is that it is queued: hf_watch_add(), ask again
+ * (it may have been granted just before), hf_watch_behind(); then ask whenever hf_watch_next() names
+ * it, when the holder's lease runs out, and at least every 10 s, or the store takes it for gone.
+ * hf_watch_remove() when it is over. -HF_UNSUPPORTED where the engine can't wake: only ask.
+ */
+struct hf_watch;
+
+HF_API int hf_watch_open(struct hf *hf, struct hf_watch **ret, struct hf_error *err);
+HF_API void hf_watch_close(struct hf_watch *watch); /* before the handle */
+
+/* Readable when hf_watch_next() has something to tell; that answers NULL when it has no more. */
+HF_API int hf_watch_fd(const struct hf_watch *watch);
+HF_API void *hf_watch_next(struct hf_watch *watch);
+
+/* `token`: or the lock id that stands for it. `arg`, not NULL, is what hf_watch_next() answers. */
+HF_API int hf_watch_add(struct hf_watch *watch, const char *token, void *arg, struct hf_error *err);
+HF_API void hf_watch_remove(struct hf_watch *watch, const char *token);
+
+/* Look after the processes just ahead of it. False: they are dead already, ask again at once. */
+HF_API bool hf_watch_behind(struct hf_watch *watch, const char *name, const char *token);
+
 /* ---- looking -------------------------------------------------------------------------------- */
 
 HF_API int hf_status_of(struct hf *hf, const char *name, struct hf_status *ret,
@@ -575,6 +598,29 @@ HF_API int hf_schema(const char *url, const char **ret, struct hf_error *err);
  * acknowledged. NULL where nothing is known. Lives as long as the handle.
  */
 HF_API const char *hf_caution(struct hf *hf);
+
+/* ---- tokens of the service -------------------------------------------------------------------- */
+
+enum { HF_API_TOKEN_ID_LEN = 12, HF_API_TOKEN_LEN = 68, HF_VERBS_MAX = 200 };
+
+/* Who may use the service, and for what. The token itself is nowhere: only its SHA-256. */
+struct hf_api_token {
+    char id[HF_API_TOKEN_ID_LEN + 1]; /* the first digits of the hash, for people */
+    uint8_t hash[32];
+    char note[HF_NOTE_MAX + 1];
+    char verbs[HF_VERBS_MAX + 1];         /* "locks:read locks:write" */
+    char prefix[HF_NAME_MAX + 1];         /* of names; empty: all */
+    int64_t created_at_ms, expires_at_ms; /* 0: never */
+};
+
+/* Make a new one of the rest of `token`: fills id, hash and the time, and keeps it in the store. */
+HF_API int hf_api_token_create(struct hf *hf, struct hf_api_token *token,
+                               char ret_secret[HF_API_TOKEN_LEN + 1], struct hf_error *err);
+HF_API int hf_api_token_revoke(struct hf *hf, const char *id, struct hf_error *err);
+
+/* A non-zero answer ends the listing. */
+typedef int (*hf_api_token_fn)(void *arg, const struct hf_api_token *token);
+HF_API int hf_api_tokens(struct hf *hf, hf_api_token_fn fn, void *arg, struct hf_error *err);
 
 /* ---- many at once --------------------------------------------------------------------------- */
 

@@ -38,13 +38,18 @@ void hf_token(char ret[HF_UUID_LEN + 1])
     *out = '\0';
 }
 
-struct hf_lock_id hf_lock_id_of(const char *token)
+void hf_sha256(const void *bytes, size_t n, uint8_t ret[HF_SHA256_LEN])
 {
-    uint8_t digest[SHA256_DIGEST_LENGTH];
     SHA2_CTX ctx;
     SHA256Init(&ctx);
-    SHA256Update(&ctx, (const uint8_t *)token, strlen(token));
-    SHA256Final(digest, &ctx);
+    SHA256Update(&ctx, bytes, n);
+    SHA256Final(ret, &ctx);
+}
+
+struct hf_lock_id hf_lock_id_of(const char *token)
+{
+    uint8_t digest[HF_SHA256_LEN];
+    hf_sha256(token, strlen(token), digest);
     struct hf_lock_id id;
     memcpy(id.bytes, digest, sizeof id.bytes);
     return id;

@@ -11,6 +11,9 @@ struct hf_lock_id {
 /* Bytes from the kernel's generator; does not fail. */
 void hf_random(void *buf, size_t n);
 
+enum { HF_SHA256_LEN = 32 };
+void hf_sha256(const void *bytes, size_t n, uint8_t ret[HF_SHA256_LEN]);
+
 /* The first half of the token's SHA-256. */
 struct hf_lock_id hf_lock_id_of(const char *token);
 bool hf_lock_id_equal(const struct hf_lock_id *a, const struct hf_lock_id *b);

@@ -53,7 +53,9 @@ enum {
     CLI_CANCEL = 1 << 17,
     CLI_RETRY = 1 << 18,
     CLI_LOG = 1 << 19,
-    CLI_ALL = (1 << 20) - 1
+    CLI_SERVE = 1 << 20,
+    CLI_TOKEN = 1 << 21,
+    CLI_ALL = (1 << 22) - 1
 };
 
 enum cli_period { CLI_PERIOD_NONE, CLI_PERIOD_HOUR, CLI_PERIOD_DAY };
@@ -95,6 +97,13 @@ struct cli_options {
     const char *workflow;
     int64_t state; /* enum hf_execution_state; -1: not given */
     int64_t limit; /* 0: all */
+    /* serve, token */
+    const char *listen, *tls_cert, *tls_key;
+    bool require_token, log_requests;
+    int64_t log_json; /* as --log-format says */
+    int64_t max_connections;
+    const char *allow;
+    int64_t expires_ms; /* 0: never */
 };
 
 struct cli_command;
@@ -132,7 +141,8 @@ enum cli_option_type {
     CLI_TEXT,     /* const char *, at most `max` bytes */
     CLI_NAME,     /* const char *, a valid name */
     CLI_STAGE,    /* int64_t: enum hf_execution_state */
-    CLI_PERIOD    /* enum cli_period */
+    CLI_PERIOD,   /* enum cli_period */
+    CLI_FORMAT    /* bool as int64_t: text or json */
 };
 
 /* One option: the parser, --help and the tests of man pages and completions read this table. */
@@ -250,6 +260,6 @@ int cli_put_execution(const struct hf_execution *execution);
 typedef int cli_command_fn(struct cli *cli, int argc, char **argv);
 cli_command_fn cmd_run, cmd_acquire, cmd_extend, cmd_release, cmd_status, cmd_list, cmd_why,
     cmd_events, cmd_guard, cmd_sweep, cmd_update, cmd_metrics, cmd_init, cmd_help, cmd_start,
-    cmd_executions, cmd_show, cmd_cancel, cmd_retry, cmd_log;
+    cmd_executions, cmd_show, cmd_cancel, cmd_retry, cmd_log, cmd_serve, cmd_token;
 
 #endif

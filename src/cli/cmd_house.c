@@ -4,6 +4,7 @@
 #include "announce.h"
 #include "cli.h"
 #include "text.h"
+#include "totals.h"
 #include "wire.h"
 
 /* ---- sweep ---------------------------------------------------------------------------------- */
@@ -54,64 +55,13 @@ int cmd_sweep(struct cli *cli, int argc, char **argv)
 
 /* ---- metrics -------------------------------------------------------------------------------- */
 
-/* One sample: consecutive rows of one metric share its HELP and TYPE. */
-static const struct {
-    const char *metric, *label, *type, *help;
-    struct hf_wire_field total; /* where it stands in struct hf_totals, and its name in JSON */
-} samples[] = {
-#define S(metric, label, type, help, member, json)                                                 \
-    {                                                                                              \
-        metric, label, type, help, HF_WIRE(struct hf_totals, member, json, HF_WIRE_INT)            \
-    }
-    S("holdfast_acquire_total", "result=\"granted\"", "counter", "Requests for a lock.",
-      acquire_granted, "acquireGranted"),
-    S("holdfast_acquire_total", "result=\"held\"", "counter", "", acquire_held, "acquireHeld"),
-    S("holdfast_release_total", "result=\"done\"", "counter", "Releases.", release_done,
-      "releaseDone"),
-    S("holdfast_release_total", "result=\"lost\"", "counter", "", release_lost, "releaseLost"),
-    S("holdfast_stale_takeovers_total", "reason=\"expired\"", "counter",
-      "Stale locks that were taken over.", takeover_expired, "takeoverExpired"),
-    S("holdfast_stale_takeovers_total", "reason=\"holder-died\"", "counter", "",
-      takeover_holder_died, "takeoverHolderDied"),
-    S("holdfast_stale_takeovers_total", "reason=\"rebooted\"", "counter", "", takeover_rebooted,
-      "takeoverRebooted"),
-    S("holdfast_forced_releases_total", "", "counter", "Locks that an operator freed by force.",
-      forced, "forced"),
-    S("holdfast_lost_leases_total", "", "counter", "Leases whose holder had to stop.", lost,
-      "lost"),
-    S("holdfast_locks", "state=\"held\"", "gauge", "Locks by state.", locks_held, "locksHeld"),
-    S("holdfast_locks", "state=\"stale\"", "gauge", "", locks_stale, "locksStale"),
-    S("holdfast_locks", "state=\"free\"", "gauge", "", locks_free, "locksFree"),
-    S("holdfast_waiters", "", "gauge", "Those who wait for a lock.", waiters, "waiters"),
-#undef S
-};
-
-enum { N_SAMPLES = sizeof samples / sizeof *samples };
-
-static int metrics_json(const struct hf_totals *totals)
+/* Totals in the form `write` gives them. */
+static int put_totals(const struct hf_totals *totals,
+                      void (*write)(struct hf_buf *out, const struct hf_totals *totals))
 {
-    struct hf_wire_field fields[N_SAMPLES];
-    struct hf_buf json = HF_BUF(CLI_JSON_MAX);
-    for (size_t i = 0; i < N_SAMPLES; i++)
-        fields[i] = samples[i].total;
-    hf_wire_write(&json, totals, fields, N_SAMPLES);
-    return cli_put_json(&json);
-}
-
-static void print_samples(const struct hf_totals *totals)
-{
-    for (size_t i = 0; i < N_SAMPLES; i++) {
-        int64_t value;
-        memcpy(&value, (const char *)totals + samples[i].total.offset, sizeof value);
-        if (samples[i].help[0])
-            printf("# HELP %s %s\n# TYPE %s %s\n", samples[i].metric, samples[i].help,
-                   samples[i].metric, samples[i].type);
-        printf(samples[i].label[0] ? "%s{%s} %lld\n" : "%s%s %lld\n", samples[i].metric,
-               samples[i].label, (long long)value);
-    }
-    puts("# HELP holdfast_build_info The version that wrote this.\n"
-         "# TYPE holdfast_build_info gauge\n"
-         "holdfast_build_info{version=\"" HF_VERSION "\"} 1");
+    struct hf_buf text = HF_BUF(CLI_JSON_MAX);
+    write(&text, totals);
+    return cli_put_json(&text);
 }
 
 int cmd_metrics(struct cli *cli, int argc, char **argv)
@@ -125,10 +75,7 @@ int cmd_metrics(struct cli *cli, int argc, char **argv)
         return code;
     if (hf_totals_of(hf, &totals, &err) < 0)
         return cli_fail(cli, &err);
-    if (cli->opts.json)
-        return metrics_json(&totals);
-    print_samples(&totals);
-    return 0;
+    return put_totals(&totals, cli->opts.json ? hf_totals_json : hf_totals_prometheus);
 }
 
 /* ---- init ----------------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ const struct cli_option cli_option_table[] = {
      "exit with N instead of 75 when it is held by another"},
     {0, "owner", "T", WAITS, CLI_TEXT, AT(owner), 1, HF_OWNER_MAX,
      "who holds it, for people (HOST/PID)"},
-    {0, "note", "T", WAITS, CLI_TEXT, AT(note), 0, HF_NOTE_MAX, "what for, for people"},
+    {0, "note", "T", WAITS | CLI_TOKEN, CLI_TEXT, AT(note), 0, HF_NOTE_MAX, "what for, for people"},
     {0, "priority", "N", WAITS, CLI_INT, AT(priority), -PRIORITY_MAX, PRIORITY_MAX,
      "among those who wait the highest goes first (0)"},
     {0, "pid", "PID", CLI_ACQUIRE, CLI_INT, AT(pid), 1, INT32_MAX,
@@ -56,7 +56,7 @@ const struct cli_option cli_option_table[] = {
     {0, "stale", NULL, CLI_LIST, CLI_SET, AT(filter), HF_LIST_STALE, 0,
      "what has expired or lost its holder, and is not yet freed"},
     {0, "all", NULL, CLI_LIST, CLI_SET, AT(filter), HF_LIST_ALL, 0, "every name, free ones too"},
-    {0, "prefix", "P", CLI_LIST, CLI_TEXT, AT(prefix), 0, HF_NAME_MAX,
+    {0, "prefix", "P", CLI_LIST | CLI_TOKEN, CLI_TEXT, AT(prefix), 0, HF_NAME_MAX,
      "only names that begin with P"},
     {0, "since", "D", CLI_EVENTS, CLI_DURATION, AT(since_ms), 1, EVER, "only the last D"},
     {'f', "follow", NULL, CLI_EVENTS | CLI_LOG, CLI_FLAG, AT(follow), 0, 0,
@@ -82,6 +82,24 @@ const struct cli_option cli_option_table[] = {
     {0, "print", NULL, CLI_INIT, CLI_FLAG, AT(print_schema), 0, 0, "print the schema instead"},
     {0, "bump-epoch", NULL, CLI_INIT, CLI_FLAG, AT(bump_epoch), 0, 0,
      "raise every later fence past those that a restored backup may have lost"},
+    {0, "listen", "ADDR", CLI_SERVE, CLI_TEXT, AT(listen), 1, INT_MAX,
+     "HOST:PORT or unix:PATH, several with commas (127.0.0.1:7480)"},
+    {0, "require-token", NULL, CLI_SERVE, CLI_FLAG, AT(require_token), 0, 0,
+     "serve only who has a token (see holdfast token); needed beyond this machine"},
+    {0, "tls-cert", "FILE", CLI_SERVE, CLI_TEXT, AT(tls_cert), 1, INT_MAX,
+     "serve https with this certificate (PEM)"},
+    {0, "tls-key", "FILE", CLI_SERVE, CLI_TEXT, AT(tls_key), 1, INT_MAX,
+     "the certificate's key (PEM)"},
+    {0, "max-connections", "N", CLI_SERVE, CLI_INT, AT(max_connections), 1, 1000000,
+     "clients at once, per address (20000)"},
+    {0, "log-format", "text|json", CLI_SERVE, CLI_FORMAT, AT(log_json), 0, 0,
+     "how lines on stderr look (text)"},
+    {0, "log-requests", NULL, CLI_SERVE, CLI_FLAG, AT(log_requests), 0, 0,
+     "a line for every request, not only for those that fail here"},
+    {0, "allow", "VERBS", CLI_TOKEN, CLI_TEXT, AT(allow), 1, HF_VERBS_MAX,
+     "create: what it may do, with commas (see the man page)"},
+    {0, "expires", "D", CLI_TOKEN, CLI_DURATION, AT(expires_ms), 1, EVER,
+     "create: it is good for D (for ever)"},
     {0, "store", "URL", CLI_ALL, CLI_TEXT, AT(store_url), 1, INT_MAX,
      "sqlite:PATH, file:DIR or postgres://... ($HOLDFAST_STORE, else this user's sqlite store)"},
     {0, "json", NULL, CLI_ALL, CLI_FLAG, AT(json), 0, 0, "print JSON: one object per line"},
@@ -208,10 +226,21 @@ static int apply_stage(const struct cli_option *o, const char *value, void *fiel
                    value);
 }
 
+static int apply_format(const struct cli_option *o, const char *value, void *field,
+                        struct hf_error *err)
+{
+    (void)o;
+    *(int64_t *)field = strcmp(value, "json") == 0;
+    return *(int64_t *)field || strcmp(value, "text") == 0
+               ? 0
+               : hf_fail(err, HF_INVALID, "'%s' is neither text nor json", value);
+}
+
 static apply_fn *const appliers[] = {
-    [CLI_FLAG] = apply_flag, [CLI_SET] = apply_set,       [CLI_DURATION] = apply_duration,
-    [CLI_WAIT] = apply_wait, [CLI_INT] = apply_int,       [CLI_TEXT] = apply_text,
-    [CLI_NAME] = apply_name, [CLI_PERIOD] = apply_period, [CLI_STAGE] = apply_stage,
+    [CLI_FLAG] = apply_flag,     [CLI_SET] = apply_set,       [CLI_DURATION] = apply_duration,
+    [CLI_WAIT] = apply_wait,     [CLI_INT] = apply_int,       [CLI_TEXT] = apply_text,
+    [CLI_NAME] = apply_name,     [CLI_PERIOD] = apply_period, [CLI_STAGE] = apply_stage,
+    [CLI_FORMAT] = apply_format,
 };
 
 /* ---- words ---------------------------------------------------------------------------------- */
@@ -431,7 +460,8 @@ int cli_parse(struct cli *cli, int argc, char **argv, int *ret_operands)
                                      .fence = -1,
                                      .conflict_exit_code = CLI_EXIT_HELD,
                                      .state = -1,
-                                     .limit = 100};
+                                     .limit = 100,
+                                     .max_connections = 20000};
     int code = 0;
     while (code == 0 && w.at < w.argc)
         code = take_word(cli, &w);

@@ -160,6 +160,34 @@ static void write_time(struct hf_buf *out, int64_t at_ms)
     write_text(out, text);
 }
 
+static const char *const op_names[] = {
+    [HF_OP_ACQUIRE] = "acquire",   [HF_OP_EXTEND] = "extend", [HF_OP_RELEASE] = "release",
+    [HF_OP_WITHDRAW] = "withdraw", [HF_OP_FORCE] = "force",   [HF_OP_SETTLE] = "settle",
+    [HF_OP_LOST] = "lost",         [HF_OP_STATUS] = "status", [HF_OP_GUARD] = "guard",
+};
+enum { N_OPS = sizeof op_names / sizeof *op_names };
+
+static const char *op_name(unsigned i) { return op_names[i]; }
+
+/* Values that are written as one of a few texts; NULL: null. */
+static const char *name_of_value(const void *at, enum hf_wire_type type)
+{
+    switch (type) {
+    case HF_WIRE_POINTER:
+        return *(const char *const *)at;
+    case HF_WIRE_OP:
+        return op_names[*(const enum hf_op *)at];
+    case HF_WIRE_STALE:
+        return *(const enum hf_stale_reason *)at == HF_STALE_NOT
+                   ? NULL
+                   : hf_stale_reason_name(*(const enum hf_stale_reason *)at);
+    case HF_WIRE_CODE:
+        return *(const int *)at ? hf_code_name(*(const int *)at) : NULL;
+    default:
+        return NULL;
+    }
+}
+
 /* From has_exit_code to exit_code, the two that make one field. */
 static const size_t exit_code_offset =
     offsetof(struct hf_execution, exit_code) - offsetof(struct hf_execution, has_exit_code);
@@ -202,6 +230,17 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
     case HF_WIRE_INT32:
         write_int(out, *(const int32_t *)at);
         break;
+    case HF_WIRE_POINTER:
+    case HF_WIRE_OP:
+    case HF_WIRE_STALE:
+    case HF_WIRE_CODE: {
+        const char *text = name_of_value(at, type);
+        if (text)
+            write_text(out, text);
+        else
+            hf_buf_puts(out, "null");
+        break;
+    }
     case HF_WIRE_STAGE:
         write_text(out, hf_execution_state_name(*(const enum hf_execution_state *)at));
         break;
@@ -265,6 +304,16 @@ static const char *stage_name(unsigned i)
 }
 static const char *state_name(unsigned i) { return hf_lock_state_name((enum hf_lock_state)i); }
 
+static const char *stale_name(unsigned i) { return hf_stale_reason_name((enum hf_stale_reason)i); }
+static const char *code_name(unsigned i) { return hf_code_name((int)i); }
+
+/* An enum from its text. */
+static bool read_name(const json_t *value, const char *(*name_of)(unsigned), unsigned n, int *ret)
+{
+    *ret = json_is_string(value) ? find_name(json_string_value(value), name_of, n) : -1;
+    return *ret >= 0;
+}
+
 static bool read_text(const json_t *value, char *at, size_t size)
 {
     if (!json_is_string(value) || json_string_length(value) >= size)
@@ -308,6 +357,18 @@ static bool read_value(const json_t *value, void *at, const struct hf_wire_field
         *(int32_t *)at = (int32_t)json_integer_value(value);
         return json_is_integer(value) && json_integer_value(value) >= INT32_MIN &&
                json_integer_value(value) <= INT32_MAX;
+    case HF_WIRE_POINTER:
+        *(const char **)at = json_string_value(value);
+        return json_is_string(value);
+    case HF_WIRE_OP:
+        return read_name(value, op_name, N_OPS, at);
+    case HF_WIRE_STALE:
+        return read_name(value, stale_name, HF_STALE_REBOOTED + 1, at);
+    case HF_WIRE_CODE:
+        if (!read_name(value, code_name, HF_DONE_ALREADY + 1, &found))
+            return false;
+        *(int *)at = -found;
+        return true;
     case HF_WIRE_STAGE:
         found = json_is_string(value)
                     ? find_name(json_string_value(value), stage_name, HF_EXECUTION_STATE_COUNT)
@@ -338,4 +399,134 @@ int hf_wire_read(const struct json_t *object, void *record, const struct hf_wire
                            fields[i].name);
     }
     return 0;
+}
+
+/* ---- batches -------------------------------------------------------------------------------- */
+
+static const struct hf_wire_field request_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_request, member, name, type)
+    F(op, "op", HF_WIRE_OP),
+    F(name, "name", HF_WIRE_POINTER),
+    F(token, "token", HF_WIRE_POINTER),
+    F(fence, "fence", HF_WIRE_INT),
+    F(ttl_ms, "ttlMs", HF_WIRE_INT),
+    F(wait_ms, "waitMs", HF_WIRE_INT),
+    F(owner, "owner", HF_WIRE_POINTER),
+    F(note, "note", HF_WIRE_POINTER),
+    F(priority, "priority", HF_WIRE_INT32),
+    F(reason, "reason", HF_WIRE_POINTER),
+#undef F
+};
+
+static const struct hf_wire_field answer_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_answer, member, name, type)
+    F(code, "code", HF_WIRE_CODE),
+    F(queued, "queued", HF_WIRE_BOOL),
+    F(ahead, "ahead", HF_WIRE_COUNT),
+    F(freed, "freed", HF_WIRE_STALE),
+#undef F
+};
+
+static const struct hf_wire_field takeover_fields[] = {
+#define F(member, name, type) HF_WIRE(struct hf_takeover, member, name, type)
+    F(reason, "reason", HF_WIRE_STALE),
+    F(lock_id, "lockId", HF_WIRE_STRING),
+    F(owner, "owner", HF_WIRE_STRING),
+    F(fence, "fence", HF_WIRE_INT),
+    F(acquired_at_ms, "acquiredAt", HF_WIRE_TIME),
+    F(held_for_ms, "heldForMs", HF_WIRE_INT),
+    F(ttl_ms, "ttlMs", HF_WIRE_INT),
+#undef F
+};
+
+void hf_wire_request(struct hf_buf *out, const struct hf_request *request)
+{
+    hf_wire_write(out, request, request_fields, COUNT(request_fields));
+}
+
+/* Append ,"name": to an object whose closing brace is taken off. */
+static void reopen(struct hf_buf *out, const char *name)
+{
+    if (out->len)
+        out->len--;
+    hf_buf_printf(out, ",\"%s\":", name);
+}
+
+void hf_wire_answer(struct hf_buf *out, const struct hf_answer *answer)
+{
+    hf_wire_write(out, answer, answer_fields, COUNT(answer_fields));
+    if (answer->lease.token[0]) {
+        reopen(out, "lease");
+        hf_wire_lease(out, &answer->lease);
+        if (answer->lease.takeover.reason != HF_STALE_NOT) {
+            reopen(out, "takeover");
+            hf_wire_write(out, &answer->lease.takeover, takeover_fields, COUNT(takeover_fields));
+            hf_buf_putc(out, '}');
+        }
+        hf_buf_putc(out, '}');
+    }
+    if (answer->has_holder) {
+        reopen(out, "holder");
+        hf_wire_status(out, &answer->holder);
+        hf_buf_putc(out, '}');
+    }
+}
+
+int hf_wire_read_request(const struct json_t *object, struct hf_request *ret, struct hf_error *err)
+{
+    struct hf_request request = {0};
+    json_t *fields = (json_t *)(uintptr_t)object; /* its iterator is not const */
+    for (void *at = json_object_iter(fields); at; at = json_object_iter_next(fields, at)) {
+        const char *name = json_object_iter_key(at);
+        size_t i = 0;
+        while (i < COUNT(request_fields) && strcmp(request_fields[i].name, name) != 0)
+            i++;
+        if (i == COUNT(request_fields))
+            return hf_fail(err, HF_INVALID, "there is no field '%.60s' in a request of a batch",
+                           name);
+    }
+    int r = hf_wire_read(object, &request, request_fields, COUNT(request_fields), err);
+    if (r >= 0 && !json_is_string(json_object_get(object, "op")))
+        r = hf_fail(err, HF_INVALID, "a request of a batch needs an op");
+    if (r >= 0)
+        *ret = request;
+    return r;
+}
+
+int hf_wire_read_status(const struct json_t *object, struct hf_status *ret, struct hf_error *err)
+{
+    struct hf_status s = {0};
+    int r = hf_wire_read(object, &s, status_fields, COUNT(status_fields), err);
+    if (r < 0)
+        return r;
+    if (s.state != HF_STATE_FREE) /* all three are of one moment, so this is exact */
+        s.held_for_ms = s.expires_at_ms - s.locked_since_ms - s.remaining_ms;
+    *ret = s;
+    return 0;
+}
+
+int hf_wire_read_event(const struct json_t *object, struct hf_event *ret, struct hf_error *err)
+{
+    return hf_wire_read(object, ret, event_fields, COUNT(event_fields), err);
+}
+
+int hf_wire_read_answer(const struct json_t *object, struct hf_answer *ret, struct hf_error *err)
+{
+    struct hf_answer answer = {0};
+    const json_t *lease = json_object_get(object, "lease");
+    const json_t *holder = json_object_get(object, "holder");
+    const json_t *takeover = json_object_get(lease, "takeover");
+    int r = hf_wire_read(object, &answer, answer_fields, COUNT(answer_fields), err);
+    if (r >= 0 && lease)
+        r = hf_wire_read(lease, &answer.lease, lease_fields, COUNT(lease_fields), err);
+    if (r >= 0 && takeover)
+        r = hf_wire_read(takeover, &answer.lease.takeover, takeover_fields, COUNT(takeover_fields),
+                         err);
+    if (r >= 0 && holder) {
+        answer.has_holder = true;
+        r = hf_wire_read_status(holder, &answer.holder, err);
+    }
+    if (r >= 0)
+        *ret = answer;
+    return r;
 }

@@ -16,18 +16,22 @@ void hf_wire_execution(struct hf_buf *out, const struct hf_execution *execution)
 
 /* How one field of a C struct is written. */
 enum hf_wire_type {
-    HF_WIRE_TEXT,   /* char[]; empty: null */
-    HF_WIRE_STRING, /* char[]; empty: "" */
-    HF_WIRE_INT,    /* int64_t */
-    HF_WIRE_COUNT,  /* uint32_t */
-    HF_WIRE_TIME,   /* int64_t since 1970, as RFC 3339; 0: null */
-    HF_WIRE_ALIVE,  /* enum hf_alive: true, false, null */
-    HF_WIRE_STATE,  /* enum hf_lock_state */
-    HF_WIRE_KIND,   /* enum hf_event_kind */
-    HF_WIRE_BOOL,   /* bool */
-    HF_WIRE_INT32,  /* int32_t */
-    HF_WIRE_STAGE,  /* enum hf_execution_state */
-    HF_WIRE_EXIT    /* int, whose bool has_exit_code stands before it; false: null */
+    HF_WIRE_TEXT,    /* char[]; empty: null */
+    HF_WIRE_STRING,  /* char[]; empty: "" */
+    HF_WIRE_INT,     /* int64_t */
+    HF_WIRE_COUNT,   /* uint32_t */
+    HF_WIRE_TIME,    /* int64_t since 1970, as RFC 3339; 0: null */
+    HF_WIRE_ALIVE,   /* enum hf_alive: true, false, null */
+    HF_WIRE_STATE,   /* enum hf_lock_state */
+    HF_WIRE_KIND,    /* enum hf_event_kind */
+    HF_WIRE_BOOL,    /* bool */
+    HF_WIRE_POINTER, /* const char *; NULL: null. Read: as long as the JSON lives */
+    HF_WIRE_INT32,   /* int32_t */
+    HF_WIRE_OP,      /* enum hf_op */
+    HF_WIRE_STALE,   /* enum hf_stale_reason; not stale: null */
+    HF_WIRE_CODE,    /* int, as in hf_answer; 0: null */
+    HF_WIRE_STAGE,   /* enum hf_execution_state */
+    HF_WIRE_EXIT     /* int, whose bool has_exit_code stands before it; false: null */
 };
 struct hf_wire_field {
     const char *name;
@@ -46,6 +50,16 @@ void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_
 struct json_t;
 int hf_wire_read(const struct json_t *object, void *record, const struct hf_wire_field *fields,
                  size_t n, struct hf_error *err);
+
+/* Batches of what concerns locks: requests and answers whole, so that a store can be used through the service. */
+void hf_wire_request(struct hf_buf *out, const struct hf_request *request);
+void hf_wire_answer(struct hf_buf *out, const struct hf_answer *answer);
+
+/* Unknown fields are refused by name; texts live as long as the JSON. */
+int hf_wire_read_request(const struct json_t *object, struct hf_request *ret, struct hf_error *err);
+int hf_wire_read_answer(const struct json_t *object, struct hf_answer *ret, struct hf_error *err);
+int hf_wire_read_status(const struct json_t *object, struct hf_status *ret, struct hf_error *err);
+int hf_wire_read_event(const struct json_t *object, struct hf_event *ret, struct hf_error *err);
 
 /* A JSON string with its quotes; invalid UTF-8 becomes U+FFFD. */
 void hf_wire_string(struct hf_buf *out, const char *text, size_t n);

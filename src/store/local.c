@@ -192,6 +192,24 @@ void hf_local_unwatch(int wake_dir, const struct hf_lock_id *id, int fd)
     close(fd);
 }
 
+int hf_local_share(int wake_dir, const struct hf_lock_id *id, const struct hf_lock_id *channel,
+                   struct hf_error *err)
+{
+    char name[HF_LOCK_ID_LEN + 1], of[HF_LOCK_ID_LEN + 1];
+    hf_lock_id_format(id, name);
+    hf_lock_id_format(channel, of);
+    if (linkat(wake_dir, of, wake_dir, name, 0) < 0 && errno != EEXIST)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't share a FIFO to be woken by");
+    return 0;
+}
+
+void hf_local_unshare(int wake_dir, const struct hf_lock_id *id)
+{
+    char name[HF_LOCK_ID_LEN + 1];
+    hf_lock_id_format(id, name);
+    unlinkat(wake_dir, name, 0);
+}
+
 void hf_local_wake(int wake_dir, const struct hf_lock_id *id)
 {
     char name[HF_LOCK_ID_LEN + 1];
@@ -201,7 +219,7 @@ void hf_local_wake(int wake_dir, const struct hf_lock_id *id)
     if (fd < 0)
         return;
     /* A full FIFO has woken its reader already. */
-    ssize_t ignored = write(fd, "w", 1);
+    ssize_t ignored = write(fd, id, sizeof *id);
     (void)ignored;
     close(fd);
 }

@@ -2,9 +2,10 @@
  * What the stores of one machine (sqlite, file) share: which filesystems can be trusted, what a
  * reboot means, and how a waiter in another process is woken.
  *
- * A wake-up is a byte in a FIFO named after the waiter's lock id, in the store's wake directory: a
- * FIFO can be polled beside the processes that are waited for, crosses every namespace that shares
- * the directory, and leaves nothing behind that a look at its readers would not reveal.
+ * A wake-up is the waiter's lock id, written into a FIFO of that name in the store's wake directory.
+ * Who waits for many has one FIFO with many names (hard links), and reads which it was. A FIFO can
+ * be polled beside the processes that are waited for, crosses every namespace that shares the
+ * directory, and leaves nothing behind that a look at its readers would not reveal.
  */
 #ifndef HF_STORE_LOCAL_H
 #define HF_STORE_LOCAL_H
@@ -34,6 +35,11 @@ void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms);
 int hf_local_watch(int wake_dir, const struct hf_lock_id *id, int *ret_fd, struct hf_error *err);
 int hf_local_rewatch(int wake_dir, const struct hf_lock_id *from, const struct hf_lock_id *to);
 void hf_local_unwatch(int wake_dir, const struct hf_lock_id *id, int fd);
+/* Let the waiter `id` be woken through the FIFO of `channel`, which says whom it means. */
+int hf_local_share(int wake_dir, const struct hf_lock_id *id, const struct hf_lock_id *channel,
+                   struct hf_error *err);
+void hf_local_unshare(int wake_dir, const struct hf_lock_id *id);
+
 void hf_local_wake(int wake_dir, const struct hf_lock_id *id);
 
 /* Remove the FIFOs of waiters that were killed. */

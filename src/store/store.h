@@ -85,11 +85,25 @@ struct hf_store_ops {
                    const struct hf_lock_id *to);
 
     /*
+     * The waiter `id` is woken through the descriptor that watch() gave for `channel`, where its own
+     * id, sizeof(struct hf_lock_id) bytes, can be read then. NULL: the engine can't.
+     */
+    int (*share)(struct hf_store *store, const struct hf_lock_id *id,
+                 const struct hf_lock_id *channel, struct hf_error *err);
+    void (*unshare)(struct hf_store *store, const struct hf_lock_id *id);
+
+    /*
      * Whom the waiter `id` stands behind: the processes of the one just ahead of it in the queue,
      * or of the holder; none where they are not known. NULL: never known.
      */
     int (*ahead)(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                  struct hf_processes *ret, struct hf_error *err);
+
+    /* The service's tokens. NULL: the store keeps locks only. -HF_NOT_FOUND: no such id. */
+    int (*token_add)(struct hf_store *store, const struct hf_api_token *token,
+                     struct hf_error *err);
+    int (*token_remove)(struct hf_store *store, const char *id, struct hf_error *err);
+    int (*token_list)(struct hf_store *store, hf_api_token_fn fn, void *arg, struct hf_error *err);
 };
 
 int hf_store_open(const char *url, struct hf_store **ret, struct hf_error *err);
@@ -100,5 +114,6 @@ int hf_store_schema(const char *url, const char **ret, struct hf_error *err);
 extern const struct hf_store_ops hf_sqlite_store;
 extern const struct hf_store_ops hf_file_store;
 extern const struct hf_store_ops hf_postgres_store;
+extern const struct hf_store_ops hf_http_store, hf_https_store;
 
 #endif

@@ -3,27 +3,31 @@
  * be equal: codes, holders, times, queue positions, takeovers; fences by identity and order. So
  * must the lists, the totals, the events, and who is woken.
  *
- *     conformance --store URL [--seed N] [--steps N] [--real-clock]
+ *     conformance --store URL [--seed N] [--steps N] [--real-clock] [--clocks FILE]
  *     conformance --mutants            the suite's own test: see below
  *
  * The seed is printed first; a failing one replays exactly. The store must be empty.
  *
  * Time: this program is linked with --wrap of the two clocks, so that the stores of one machine run
  * on the same virtual clock as the model, and a history jumps right onto the edge of a lease. The
- * clock of an engine that has its own is taken over (engine_clock.h). With --real-clock everything
- * runs in real time: nothing is asked near an edge, and times are compared with a tolerance.
+ * clock of an engine that has its own is taken over (engine_clock.h), and a service is built with
+ * the same wrapped clocks (serve_virtual.c), which both read from a file (--clocks). With
+ * --real-clock everything runs in real time: nothing is asked near an edge, and times are compared
+ * with a tolerance.
  *
  * That it can fail: `--mutants` plays histories to the store in memory (memory.h) with one mistake
  * planted at a time, and demands that each is caught, and the correct store is not.
  */
 #include <err.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,7 +38,8 @@
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-static int64_t virtual_ms;
+/* The boot clock and the wall clock: of this process alone, or shared with a service under test. */
+static int64_t own_clocks[2], *clocks = own_clocks;
 
 int64_t __real_hf_clock_boot_ms(void);
 int64_t __real_hf_clock_wall_ms(void);
@@ -43,12 +48,31 @@ int64_t __wrap_hf_clock_wall_ms(void);
 
 int64_t __wrap_hf_clock_boot_ms(void)
 {
-    return h.real_clock ? __real_hf_clock_boot_ms() : virtual_ms;
+    return h.real_clock ? __real_hf_clock_boot_ms() : clocks[0];
 }
 
 int64_t __wrap_hf_clock_wall_ms(void)
 {
-    return h.real_clock ? __real_hf_clock_wall_ms() : virtual_ms + h.model->wall_offset_ms;
+    return h.real_clock ? __real_hf_clock_wall_ms() : clocks[1];
+}
+
+static void set_clocks(int64_t boot_ms)
+{
+    h.model->now_ms = clocks[0] = boot_ms;
+    clocks[1] = boot_ms + h.model->wall_offset_ms;
+}
+
+/* A service that was built to read the same file runs on the same time. */
+static void share_clocks(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof own_clocks) < 0)
+        err(1, "%s", path);
+    void *at = mmap(NULL, sizeof own_clocks, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        err(1, "%s", path);
+    clocks = at;
+    close(fd);
 }
 
 static const struct engine_clock *const engine_clocks[] = {&postgres_clock};
@@ -57,7 +81,7 @@ static const struct engine_clock *engine_clock; /* NULL: it has none, or runs on
 static void set_engine_clock(void)
 {
     if (engine_clock)
-        engine_clock->set(virtual_ms + h.model->wall_offset_ms);
+        engine_clock->set(clocks[1]);
 }
 
 static void take_engine_clock(void)
@@ -99,7 +123,7 @@ static void sleep_ms(int64_t ms)
 static void pass_time(int64_t ms)
 {
     if (!h.real_clock) {
-        h.model->now_ms = virtual_ms += ms;
+        set_clocks(h.model->now_ms + ms);
         if (ms)
             set_engine_clock();
         return;
@@ -463,7 +487,7 @@ static bool keeps_executions(void)
 {
     struct hf_request req = {.op = HF_OP_ACQUIRE,
                              .name = names[0],
-                             .token = "probe",
+                             .token = "00000000-0000-4000-8000-000000000000",
                              .ttl_ms = 1000,
                              .owner = "probe",
                              .workflow = names[0],
@@ -481,8 +505,9 @@ static bool keeps_executions(void)
 static void begin_history(void)
 {
     h.model = model_new();
-    h.model->now_ms = virtual_ms = __real_hf_clock_boot_ms();
+    h.model->now_ms = __real_hf_clock_boot_ms();
     h.model->wall_offset_ms = __real_hf_clock_wall_ms() - h.model->now_ms;
+    set_clocks(h.model->now_ms);
     h.random = h.seed;
     for (int i = 0; i < HANDLES; i++)
         h.handles[i] = open_store();
@@ -491,6 +516,7 @@ static void begin_history(void)
         h.processes[i] = start_process();
     h.has_executions = keeps_executions();
     h.has_all_events = strncmp(h.url, "file:", 5) != 0;
+    h.has_processes = strncmp(h.url, "http:", 5) != 0; /* the service may be on another machine */
     pass_time(5000);
 }
 
@@ -595,10 +621,13 @@ static uint64_t parse_seed(const char *text)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"store", required_argument, NULL, 's'}, {"seed", required_argument, NULL, 'r'},
-        {"steps", required_argument, NULL, 'n'}, {"real-clock", no_argument, NULL, 'c'},
-        {"mutants", no_argument, NULL, 'm'},     {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"store", required_argument, NULL, 's'},
+                                            {"seed", required_argument, NULL, 'r'},
+                                            {"steps", required_argument, NULL, 'n'},
+                                            {"real-clock", no_argument, NULL, 'c'},
+                                            {"mutants", no_argument, NULL, 'm'},
+                                            {"clocks", required_argument, NULL, 'k'},
+                                            {NULL, 0, NULL, 0}};
     bool mutants = false;
     h.seed = parse_seed("random");
     h.steps = 2000;
@@ -618,6 +647,9 @@ int main(int argc, char **argv)
             break;
         case 'm':
             mutants = true;
+            break;
+        case 'k':
+            share_clocks(optarg);
             break;
         default:
             return 64;

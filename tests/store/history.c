@@ -182,7 +182,7 @@ static struct hf_request acquire_request(int name, struct actor *a, bool waits)
                              .priority = a->priority,
                              .durable = chance(20) == 0};
     put_execution(&req, a);
-    if (a->process >= 0 && h.processes[a->process] > 0) {
+    if (h.has_processes && a->process >= 0 && h.processes[a->process] > 0) {
         req.bound[0] = h.processes[a->process];
         req.n_bound = 1;
     }

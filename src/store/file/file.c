@@ -193,6 +193,17 @@ static void unwatch(struct hf_store *store, const char *name, const struct hf_lo
     hf_local_unwatch(file_store_of(store)->dir.wake, id, fd);
 }
 
+static int share(struct hf_store *store, const struct hf_lock_id *id,
+                 const struct hf_lock_id *channel, struct hf_error *err)
+{
+    return hf_local_share(file_store_of(store)->dir.wake, id, channel, err);
+}
+
+static void stop_sharing(struct hf_store *store, const struct hf_lock_id *id)
+{
+    hf_local_unshare(file_store_of(store)->dir.wake, id);
+}
+
 static int ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                  struct hf_processes *ret, struct hf_error *err)
 {
@@ -315,6 +326,8 @@ const struct hf_store_ops hf_file_store = {
     .init = init,
     .watch = watch,
     .unwatch = unwatch,
+    .share = share,
+    .unshare = stop_sharing,
     .rewatch = rewatch,
     .ahead = ahead,
 };

@@ -47,8 +47,9 @@ static void bind_judgement(struct hf_postgres *s, struct task *t, struct hf_pg_s
 
 static void bind_once(const struct hf_request *req, struct hf_pg_statement *st)
 {
-    hf_pg_bind_as(st, HF_PG_TEXT, req->once_key);
-    hf_pg_bind_as(st, HF_PG_UUID, req->once_key ? req->execution_id : NULL);
+    (void)req;
+    hf_pg_bind_as(st, HF_PG_TEXT, NULL);
+    hf_pg_bind_as(st, HF_PG_UUID, NULL);
 }
 
 static void bind_acquire(struct task *t, const char *channel, struct hf_pg_statement *st)
@@ -470,6 +471,9 @@ int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_
 {
     struct hf_postgres *s = hf_postgres_of(store);
     struct task task;
+    for (size_t i = 0; i < n; i++)
+        if (requests[i].workflow || requests[i].claim || requests[i].op > HF_OP_GUARD)
+            return hf_fail(err, HF_UNSUPPORTED, "the postgres store keeps locks only");
     if (n > 1)
         return apply_many(s, requests, n, answers, err);
     int r = begin_task(s, &task, requests, answers, err);

@@ -66,6 +66,18 @@ static void unwatch(struct hf_store *store, const char *name, const struct hf_lo
     hf_local_unwatch(known_wake_dir(hf_sqlite_of(store)), id, fd);
 }
 
+/* The channel's watch has opened the directory. */
+static int share(struct hf_store *store, const struct hf_lock_id *id,
+                 const struct hf_lock_id *channel, struct hf_error *err)
+{
+    return hf_local_share(hf_sqlite_of(store)->wake_dir, id, channel, err);
+}
+
+static void stop_sharing(struct hf_store *store, const struct hf_lock_id *id)
+{
+    hf_local_unshare(hf_sqlite_of(store)->wake_dir, id);
+}
+
 static void wake(struct hf_store *store, const char *name, const struct hf_lock_id *id)
 {
     (void)name;
@@ -181,6 +193,11 @@ const struct hf_store_ops hf_sqlite_store = {
     .schema = hf_sqlite_schema,
     .watch = watch,
     .unwatch = unwatch,
+    .share = share,
+    .unshare = stop_sharing,
     .rewatch = rewatch,
     .ahead = hf_sqlite_ahead,
+    .token_add = hf_sqlite_token_add,
+    .token_remove = hf_sqlite_token_remove,
+    .token_list = hf_sqlite_token_list,
 };

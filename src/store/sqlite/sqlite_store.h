@@ -10,6 +10,7 @@
  *   rows.c      a record <-> its rows in `lock` and `waiter`
  *   executions.c  rows of `execution`
  *   history.c   rows of `event`, and the pruning of what is old
+ *   tokens.c    rows of `api_token`
  *   look.c      list, events, totals: in pages, so that no caller's code runs under the mutex
  *
  * One connection per store, guarded by one mutex. A store that was open at fork() must not be used
@@ -300,6 +301,14 @@ int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const cha
 int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                      void *arg, struct hf_error *err);
 int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+/* ---- tokens.c ------------------------------------------------------------------------------- */
+
+int hf_sqlite_token_add(struct hf_store *store, const struct hf_api_token *token,
+                        struct hf_error *err);
+int hf_sqlite_token_remove(struct hf_store *store, const char *id, struct hf_error *err);
+int hf_sqlite_token_list(struct hf_store *store, hf_api_token_fn fn, void *arg,
+                         struct hf_error *err);
 
 /* ---- sqlite.c ------------------------------------------------------------------------------- */
 

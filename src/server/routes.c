@@ -1,0 +1,130 @@
+/* The table of routes: what openapi.json describes, row by row (tests/api holds them together). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server.h"
+#include "text.h"
+
+#define QUERY(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static const struct route routes[] = {
+    {"GET", "/v1/locks/*", VERB_LOCKS_READ, get_lock, NULL},
+    {"POST", "/v1/locks/*", VERB_LOCKS_WRITE, post_acquire, NULL},
+    {"POST", "/v1/locks/*/extend", VERB_LOCKS_WRITE, post_extend, NULL},
+    {"POST", "/v1/locks/*/release", VERB_LOCKS_WRITE, post_release, NULL},
+    {"POST", "/v1/locks/*/force-release", VERB_LOCKS_FORCE, post_force, NULL},
+    {"POST", "/v1/locks/*/guard", VERB_LOCKS_READ, post_guard, NULL},
+    {"GET", "/v1/locks/*/wakes", VERB_LOCKS_READ, get_wakes, QUERY("id")},
+    {"GET", "/v1/locks", VERB_LOCKS_READ, get_locks, QUERY("state", "prefix", "limit", "cursor")},
+    {"POST", "/v1/batch", VERB_LOCKS_WRITE, post_batch, NULL},
+    {"POST", "/v1/sweep", VERB_LOCKS_FORCE, post_sweep, NULL},
+    {"GET", "/v1/totals", VERB_METRICS_READ, get_totals, NULL},
+    {"GET", "/v1/events", VERB_EVENTS_READ, get_events,
+     QUERY("name", "after", "limit", "since", "newest")},
+    {"GET", "/v1/events/stream", VERB_EVENTS_READ, get_stream, QUERY("name", "after")},
+    {"GET", "/metrics", VERB_METRICS_READ, get_metrics, NULL},
+    {"GET", "/healthz", VERB_NONE, get_health, NULL},
+    {"GET", "/readyz", VERB_NONE, get_ready, NULL},
+    {"GET", "/openapi.json", VERB_NONE, get_openapi, NULL},
+    {"GET", "/", VERB_NONE, get_root, NULL},
+};
+
+/* Does the path have this form? Then where its NAME stands. */
+static bool matches(const char *form, const char *path, const char **ret_name, size_t *ret_n)
+{
+    while (*form && *path) {
+        if (*form == '*') {
+            *ret_name = path;
+            *ret_n = strcspn(path, "/");
+            path += *ret_n;
+            form++;
+        } else if (*form++ != *path++)
+            return false;
+    }
+    return !*form && !*path;
+}
+
+static bool take_name(struct request *req, const char *raw, size_t n)
+{
+    struct hf_error err;
+    char name[HF_NAME_MAX + 2];
+    if (!decode_percent(raw, n, name, sizeof name)) {
+        request_problem(req, HF_INVALID,
+                        "the name is longer than 200 bytes, or not percent-encoded UTF-8", NULL);
+        return false;
+    }
+    if (hf_check_name(name, &err) < 0) {
+        request_fail(req, &err);
+        return false;
+    }
+    req->name = strdup(name);
+    return req->name;
+}
+
+struct unknown_query {
+    const struct route *route;
+    const char *name;
+};
+
+static enum MHD_Result find_unknown(void *arg, enum MHD_ValueKind kind, const char *key,
+                                    const char *value)
+{
+    struct unknown_query *u = arg;
+    (void)kind, (void)value;
+    const char *const *known = u->route->query;
+    while (known && *known && strcmp(*known, key) != 0)
+        known++;
+    if (!known || !*known)
+        u->name = key;
+    return u->name ? MHD_NO : MHD_YES;
+}
+
+/* A mistyped parameter must not silently mean something else. */
+static bool check_query(struct request *req)
+{
+    struct unknown_query u = {.route = req->route};
+    MHD_get_connection_values(req->mhd, MHD_GET_ARGUMENT_KIND, find_unknown, &u);
+    if (!u.name)
+        return true;
+    char detail[300];
+    int n =
+        snprintf(detail, sizeof detail, "there is no parameter '%.60s' here; known are", u.name);
+    for (const char *const *known = req->route->query; known && *known; known++)
+        n += snprintf(detail + n, sizeof detail - (size_t)n, " %s", *known);
+    if (!req->route->query)
+        snprintf(detail + n, sizeof detail - (size_t)n, " none");
+    request_problem(req, HF_INVALID, detail, NULL);
+    return false;
+}
+
+/* The path is known, but not with this method: which ones are. */
+static void refuse_method(struct request *req, bool get, bool post)
+{
+    req->allow = get && post ? "GET, HEAD, POST" : post ? "POST" : "GET, HEAD";
+    request_problem(req, HF_INVALID, "this path is not for that method; see the Allow header",
+                    NULL);
+    req->status = 405;
+}
+
+void route_request(struct request *req)
+{
+    const char *method = strcmp(req->method, "HEAD") == 0 ? "GET" : req->method;
+    const char *name = NULL;
+    size_t n = 0;
+    bool get = false, post = false;
+    for (size_t i = 0; !req->route && i < sizeof routes / sizeof *routes; i++)
+        if (matches(routes[i].path, req->path, &name, &n)) {
+            if (strcmp(routes[i].method, method) == 0)
+                req->route = &routes[i];
+            get |= routes[i].method[0] == 'G';
+            post |= routes[i].method[0] == 'P';
+        }
+    if (!req->route && (get || post))
+        refuse_method(req, get, post);
+    else if (!req->route)
+        request_problem(req, HF_NOT_FOUND, "there is nothing at this path; see /openapi.json",
+                        NULL);
+    else if ((!name || take_name(req, name, n)) && access_check(req) && check_query(req))
+        req->route->handle(req);
+}

@@ -1,0 +1,21 @@
+/* `holdfast serve`: what the command line says, and the one function that does it. */
+#ifndef HF_SERVER_SERVE_H
+#define HF_SERVER_SERVE_H
+
+#include "holdfast.h"
+
+struct serve_options {
+    const char *store_url; /* NULL: the default */
+    const char *listen;    /* "127.0.0.1:7480,unix:/run/holdfast.sock"; NULL: the first of these */
+    const char *tls_cert, *tls_key; /* files; NULL: no TLS */
+    bool require_token;
+    bool log_json, log_requests;
+    int64_t max_connections;
+};
+
+#define SERVE_LISTEN_DEFAULT "127.0.0.1:7480"
+
+/* Serve until SIGTERM or SIGINT: 0, or negative with `err` filled. */
+int serve(const struct serve_options *opts, struct hf_error *err);
+
+#endif

@@ -1,0 +1,307 @@
+/*
+ * The service. One thread speaks HTTP (libmicrohttpd) and never waits for the store; lanes (lane.h)
+ * do. A request's way:
+ *
+ *   http.c     takes it from the library, bounded in size and time
+ *   access.c   may this client do that?
+ *   routes.c   finds its row in the table of routes, which names the handler
+ *   locks.c    asks a lane, or waits.c to wait (no thread, no descriptor each); events.c, pages.c
+ *   http.c     sends what request_answer() or request_problem() was given
+ *
+ * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
+ * told, log.c what people are, metrics.c what Prometheus is.
+ */
+#ifndef HF_SERVER_SERVER_H
+#define HF_SERVER_SERVER_H
+
+#include <jansson.h>
+#include <sys/types.h>
+
+#include "buf.h"
+#include "lane.h"
+#include "mhd.h"
+#include "serve.h"
+
+enum {
+    LISTENERS_MAX = 8,
+    ANSWER_MAX = 8 << 20, /* bytes of one answer */
+    BODY_MAX = 64 << 10,  /* of a JSON body */
+    DEPTH_MAX = 16,       /* of nesting in one */
+    HEADERS_MAX =
+        12 << 10,       /* what the library may use per connection: headers, a piece of the body */
+    IDLE_MS = 60000,    /* a connection without a request is closed after so long */
+    RECEIVE_MS = 15000, /* a request, once begun, must have arrived within so long */
+    DRAIN_MS = 20000,   /* SIGTERM: what is in flight has so long */
+    PAGE_DEFAULT = 100,
+    PAGE_MAX = 1000,
+    REQUEST_ID_MAX = 64,
+};
+#define WAIT_MAX_MS (INT64_C(24) * 3600 * 1000)
+
+/* ---- a listening socket, a connection, a request -------------------------------------------- */
+
+struct listener {
+    struct server *server;
+    struct MHD_Daemon *daemon;
+    int fd, epoll_fd;
+    char address[200]; /* for people */
+    bool is_unix, tls;
+    bool made; /* the Unix socket's file is ours to remove */
+    bool run;  /* something was resumed: give it a turn */
+};
+
+/* In a list of those that must be done by a certain time; the first is due first. */
+struct due {
+    struct due *prev, *next;
+    int64_t at_ms;
+};
+
+struct connection {
+    struct due due;
+    struct listener *listener;
+    int fd;
+    bool peer_refused; /* of another user, at a Unix socket */
+    bool peer_trusted; /* of this user or root, at a Unix socket */
+    bool busy;         /* a request has arrived and is not yet answered */
+};
+
+/* What a bearer may do. */
+struct grant {
+    unsigned verbs; /* bits of enum verb */
+    const char *prefix;
+};
+
+struct route;
+
+struct request {
+    struct request *prev, *next; /* in server->requests, while its connection lasts */
+    struct server *server;
+    struct connection *connection;
+    struct MHD_Connection *mhd;
+    const struct route *route;
+    const char *method, *path; /* the library's */
+    char id[REQUEST_ID_MAX + 1];
+    struct { /* headers, the library's; NULL: absent */
+        const char *authorization, *origin, *host, *last_event_id;
+    } header;
+    int64_t received_us;
+    struct hf_buf body;
+    json_t *json;
+    char *name; /* the NAME of the path, decoded */
+    struct grant may;
+    struct job job;
+    void *context; /* the handler's, freed by `forget` */
+    void (*forget)(struct request *req);
+    /* the answer */
+    unsigned status;
+    const char *content_type;
+    struct hf_buf answer;
+    struct MHD_Response *stream; /* instead of `answer` */
+    const char *allow;           /* 405: which methods */
+    int retry_after_s;
+    bool too_large, arrived, dispatched, answered, suspended;
+    bool working; /* a lane has its job: it must outlive the connection */
+    bool left;    /* the client was seen leaving while it waited */
+    bool gone;    /* its connection is, and all that belongs to the library */
+    bool watched; /* in server->gone_fd */
+};
+
+/* ---- routes --------------------------------------------------------------------------------- */
+
+/* What a token may be allowed to do; `token create --allow`. X(name, text) */
+#define VERB_MAP(X)                                                                                \
+    X(LOCKS_READ, "locks:read")                                                                    \
+    X(LOCKS_WRITE, "locks:write")                                                                  \
+    X(LOCKS_FORCE, "locks:force")                                                                  \
+    X(EVENTS_READ, "events:read")                                                                  \
+    X(METRICS_READ, "metrics:read")
+
+enum verb {
+    VERB_NONE = 0, /* open to all who can connect */
+#define X(name, text) VERB_BIT_##name,
+    VERB_MAP(X)
+#undef X
+#define X(name, text) VERB_##name = 1 << VERB_BIT_##name,
+        VERB_MAP(X)
+#undef X
+            VERB_ALL = ~0u >> 1
+};
+
+typedef void handler_fn(struct request *req);
+
+struct route {
+    const char *method;
+    const char *path; /* a segment * is NAME */
+    enum verb verb;
+    handler_fn *handle;
+    const char *const *query; /* the parameters it knows, NULL at the end; NULL: none */
+};
+
+/* Find the route and call its handler, or answer that there is none. */
+void route_request(struct request *req);
+
+handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_guard, get_locks,
+    post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
+    get_ready, get_openapi, get_root;
+
+/* ---- the service ---------------------------------------------------------------------------- */
+
+struct server {
+    const struct serve_options *opts;
+    struct lanes *lanes;
+    struct hf_watch *watch; /* NULL: the store can't wake */
+    struct listener listeners[LISTENERS_MAX];
+    size_t n_listeners;
+    int epoll_fd, signal_fd;
+    int gone_fd; /* an epoll of connections whose clients wait, to see them leave */
+    bool draining;
+    int64_t drain_until_ms;
+    struct request *requests;
+    size_t n_requests, n_connections;
+    struct due idle, receiving; /* heads of lists */
+    struct waits *waits;
+    struct streams *streams;
+    struct waker *wakers; /* wakes.c: their list */
+    struct metrics *metrics;
+    struct access *access;
+    uint64_t id_high, id_count;
+    bool again; /* run the loop once more before it sleeps */
+};
+
+/* ---- http.c --------------------------------------------------------------------------------- */
+
+int http_start(struct server *server, struct listener *listener, struct hf_error *err);
+
+/* Close what has been slow; when that is to be looked at next, INT64_MAX: never. */
+int64_t http_tick(struct server *server, int64_t now_ms);
+
+/* Answer with what is in req->answer (application/json), with this status. */
+void request_answer(struct request *req, unsigned status);
+
+/* A problem document (RFC 9457); `holder` may be NULL. */
+void request_problem(struct request *req, int code, const char *detail,
+                     const struct hf_status *holder);
+void request_fail(struct request *req, const struct hf_error *err);
+
+/* Put the request's job on a lane. done() is called even if the client has gone: request_back(). */
+void request_ask(struct request *req, enum lane_name lane, job_done_fn *done);
+
+/* In done(): the request, or NULL where its client has gone; then it is no more. */
+struct request *request_back(struct job *job);
+
+/* End all requests that are still waited for: the store did not answer in time. */
+void http_give_up(struct server *server);
+
+/* Let the library go on with a request that was suspended. */
+void request_resume(struct request *req);
+
+/* See the client leave while it waits: then req->left is set and `forget` is called. */
+void request_watch_client(struct request *req);
+void request_unwatch_client(struct request *req);
+void http_see_gone(struct server *server);
+
+/* A parameter of the query, decoded into `room`; NULL: absent, or it does not fit. */
+const char *request_query(const struct request *req, const char *name, char *room, size_t size);
+
+/* ---- body.c --------------------------------------------------------------------------------- */
+
+/* Every field that a JSON body of a lock's route may have. Absent ones are NULL, or -1. */
+struct fields {
+    const char *token, *owner, *note, *reason;
+    int64_t ttl_ms, wait_ms, fence, priority;
+    bool has_priority;
+};
+enum {
+    FIELD_TOKEN = 1 << 0,
+    FIELD_OWNER = 1 << 1,
+    FIELD_NOTE = 1 << 2,
+    FIELD_REASON = 1 << 3,
+    FIELD_TTL = 1 << 4,
+    FIELD_WAIT = 1 << 5,
+    FIELD_FENCE = 1 << 6,
+    FIELD_PRIORITY = 1 << 7,
+};
+
+/* Bounded, no duplicate keys, an object. It is kept in req->json. False: answered with a problem. */
+bool body_parse(struct request *req);
+/* The same, and its fields, of which no others may be there. */
+bool body_read(struct request *req, unsigned allowed, struct fields *ret);
+bool body_is_token(const char *text);
+bool decode_percent(const char *text, size_t n, char *ret, size_t size);
+/* A whole number of a query parameter, or `otherwise` where it is absent. False: answered. */
+bool query_int(struct request *req, const char *name, int64_t min, int64_t max, int64_t otherwise,
+               int64_t *ret);
+
+/* What hf_watch wakes: embedded in what it is about. */
+struct woken {
+    void (*wake)(struct woken *woken);
+};
+
+/* ---- waits.c -------------------------------------------------------------------------------- */
+
+int waits_open(struct server *server, struct hf_error *err);
+void waits_close(struct server *server);
+/* Acquire, and wait where it is held. Answers the request. */
+void waits_begin(struct request *req, const struct fields *fields);
+/* Ask again for those whom the store names, and those whose time has come; when next. */
+void waits_woken(struct server *server);
+int64_t waits_tick(struct server *server, int64_t now_ms);
+/* Tell all who wait to ask elsewhere. */
+void waits_drain(struct server *server);
+size_t waits_count(const struct server *server);
+
+/* ---- wakes.c -------------------------------------------------------------------------------- */
+
+void wakes_drain(struct server *server);
+
+/* ---- events.c ------------------------------------------------------------------------------- */
+
+int streams_open(struct server *server, struct hf_error *err);
+void streams_close(struct server *server);
+int64_t streams_tick(struct server *server, int64_t now_ms);
+void streams_drain(struct server *server);
+
+/* ---- access.c ------------------------------------------------------------------------------- */
+
+int access_open(struct server *server, struct hf_error *err);
+void access_close(struct server *server);
+/* Read the tokens again. */
+void access_reload(struct server *server);
+int64_t access_tick(struct server *server, int64_t now_ms);
+/* May this client do what the route is for, to this name? False: answered with a problem. */
+bool access_check(struct request *req);
+
+/* ---- metrics.c ------------------------------------------------------------------------------ */
+
+enum histogram_name { H_ACQUIRE, H_WAIT, H_HOLD, H_MARGIN, H_REQUEST, N_HISTOGRAMS };
+int metrics_open(struct server *server, struct hf_error *err);
+void metrics_close(struct server *server);
+void metrics_observe(struct server *server, enum histogram_name which, int64_t us);
+void metrics_request(struct server *server, unsigned status);
+void metrics_store_error(struct server *server, enum hf_op op);
+/* A lease was granted or renewed, or ended, through this service. */
+void metrics_lease(struct server *server, const struct hf_lease *lease, bool is_new);
+void metrics_released(struct server *server, const char *token);
+
+/* ---- log.c ---------------------------------------------------------------------------------- */
+
+/* One line: log_event("listening", "address", text, ..., NULL). Values may be NULL: left out. */
+void log_open(bool json);
+void log_event(const char *event, ...) __attribute__((sentinel));
+void log_flush(void);
+
+/* ---- notify.c, listen.c --------------------------------------------------------------------- */
+
+/* Tell systemd, where it started us: "READY=1". */
+void notify_systemd(const char *text);
+/* How often it wants to hear WATCHDOG=1; 0: never. */
+int64_t notify_watchdog_ms(void);
+
+/* Open what --listen names, or adopt what systemd hands over. */
+int listen_open(struct server *server, struct hf_error *err);
+void listen_close(struct server *server);
+
+int64_t now_us(void);
+int64_t now_ms(void);
+
+#endif

@@ -1,0 +1,122 @@
+/*
+ * Streams for those who use this service as their store and ask by themselves (POST /v1/batch): a
+ * line as soon as their waiter is watched, and one whenever it should ask again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "id.h"
+#include "server.h"
+
+struct waker {
+    struct woken woken; /* first */
+    struct waker *prev, *next;
+    struct server *server;
+    struct request *req; /* NULL: the client has gone */
+    char id[HF_LOCK_ID_LEN + 1];
+    bool told_ready, is_woken, ended;
+};
+
+static ssize_t waker_read(void *arg, uint64_t at, char *to, size_t size)
+{
+    static const char ready[] = ": watching\n\n", woken[] = "event: woken\ndata: {}\n\n";
+    struct waker *w = arg;
+    const char *text = !w->told_ready ? ready : w->is_woken ? woken : NULL;
+    (void)at;
+    if (w->ended || !w->req)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (text && strlen(text) <= size) {
+        w->is_woken &= !w->told_ready;
+        w->told_ready = true;
+        memcpy(to, text, strlen(text));
+        return (ssize_t)strlen(text);
+    }
+    MHD_suspend_connection(w->req->mhd);
+    w->req->suspended = true;
+    return 0;
+}
+
+static void waker_free(void *arg)
+{
+    struct waker *w = arg;
+    struct server *server = w->server;
+    hf_watch_remove(server->watch, w->id);
+    if (w->next)
+        w->next->prev = w->prev;
+    *(w->prev ? &w->prev->next : &server->wakers) = w->next;
+    free(w);
+}
+
+static void waker_forget(struct request *req)
+{
+    struct waker *w = req->context;
+    req->context = NULL;
+    if (w)
+        w->req = NULL;
+}
+
+static void wake(struct woken *woken)
+{
+    struct waker *w = (struct waker *)woken;
+    w->is_woken = true;
+    if (w->req)
+        request_resume(w->req);
+}
+
+void wakes_drain(struct server *server)
+{
+    for (struct waker *w = server->wakers; w; w = w->next) {
+        w->ended = true;
+        if (w->req)
+            request_resume(w->req);
+    }
+}
+
+/* Watched from here on; the response that carries it owns it. */
+static struct waker *waker_new(struct request *req, const char *id)
+{
+    struct server *server = req->server;
+    struct waker *w = calloc(1, sizeof *w);
+    if (!w || !server->watch || hf_watch_add(server->watch, id, &w->woken, NULL) < 0) {
+        free(w);
+        return NULL;
+    }
+    w->woken.wake = wake;
+    w->server = server;
+    w->req = req;
+    req->context = w;
+    req->forget = waker_forget;
+    strcpy(w->id, id);
+    w->next = server->wakers;
+    if (w->next)
+        w->next->prev = w;
+    server->wakers = w;
+    return w;
+}
+
+void get_wakes(struct request *req)
+{
+    char text[HF_LOCK_ID_LEN + 1] = "";
+    struct hf_lock_id id;
+    if (!request_query(req, "id", text, sizeof text) || !hf_lock_id_parse(text, &id)) {
+        request_problem(req, HF_INVALID, "the parameter id must be the 32 digits of a lock id",
+                        NULL);
+        return;
+    }
+    struct waker *w = waker_new(req, text);
+    if (!w) {
+        request_problem(req, HF_UNSUPPORTED, "this store can't wake; ask from time to time", NULL);
+        return;
+    }
+    req->stream =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 256, waker_read, w, waker_free);
+    if (!req->stream) {
+        waker_forget(req);
+        waker_free(w);
+        request_problem(req, HF_NOMEM, "out of memory", NULL);
+        return;
+    }
+    req->content_type = "text/event-stream";
+    request_answer(req, 200);
+    request_watch_client(req);
+}

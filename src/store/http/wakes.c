@@ -1,0 +1,160 @@
+/*
+ * A waiter is woken through a request that stays open: the service sends a line as soon as it
+ * watches, and another whenever the waiter should ask again. A thread reads them; who waits polls an
+ * eventfd. A stream that breaks wakes the waiter: it asks, and learns how things stand.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "http_store.h"
+
+enum { READY_MS = 5000, RETRY_MS = 1000 };
+
+struct hf_http_wake {
+    struct hf_http_wake *next;
+    struct hf_http *store;
+    pthread_t thread;
+    int wake_fd, stop_fd, ready_fd; /* eventfds; ready: the service watches */
+    bool heard;                     /* the first line has come */
+    struct hf_buf url;
+};
+
+static size_t hear(char *bytes, size_t size, size_t n, void *arg)
+{
+    struct hf_http_wake *w = arg;
+    (void)bytes;
+    eventfd_write(w->heard ? w->wake_fd : w->ready_fd, 1);
+    w->heard = true;
+    return size * n;
+}
+
+/* One stream, to its end or until we are told to stop. True: stop. */
+static bool listen_once(struct hf_http_wake *w, CURLM *multi, CURL *easy)
+{
+    const struct hf_curl *c = w->store->curl;
+    struct curl_slist *headers;
+    struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
+    int running = 1;
+    hf_http_prepare(w->store, easy, &headers);
+    c->easy_setopt(easy, CURLOPT_URL, w->url.data);
+    c->easy_setopt(easy, CURLOPT_FAILONERROR, 1L);
+    c->easy_setopt(easy, CURLOPT_WRITEFUNCTION, hear);
+    c->easy_setopt(easy, CURLOPT_WRITEDATA, w);
+    c->multi_add_handle(multi, easy);
+    while (running && !stop.revents && c->multi_perform(multi, &running) == CURLM_OK && running)
+        if (c->multi_poll(multi, &stop, 1, 60000, NULL) != CURLM_OK)
+            break;
+    c->multi_remove_handle(multi, easy);
+    c->easy_setopt(easy, CURLOPT_HTTPHEADER, NULL);
+    c->slist_free_all(headers);
+    return stop.revents;
+}
+
+static void *listen_main(void *arg)
+{
+    struct hf_http_wake *w = arg;
+    const struct hf_curl *c = w->store->curl;
+    CURLM *multi = c->multi_init();
+    CURL *easy = c->easy_init();
+    struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
+    while (multi && easy && !listen_once(w, multi, easy)) {
+        eventfd_write(w->wake_fd, 1);
+        w->heard = false;
+        c->multi_poll(multi, &stop, 1, RETRY_MS, NULL);
+        if (stop.revents)
+            break;
+    }
+    if (easy)
+        c->easy_cleanup(easy);
+    if (multi)
+        c->multi_cleanup(multi);
+    return NULL;
+}
+
+static void wake_free(struct hf_http_wake *w)
+{
+    close(w->wake_fd);
+    close(w->stop_fd);
+    close(w->ready_fd);
+    hf_buf_clear(&w->url);
+    free(w);
+}
+
+static struct hf_http_wake *wake_new(struct hf_http *h, const char *name,
+                                     const struct hf_lock_id *id)
+{
+    char hex[HF_LOCK_ID_LEN + 1];
+    struct hf_http_wake *w = calloc(1, sizeof *w);
+    if (!w)
+        return NULL;
+    w->store = h;
+    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    w->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    w->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    w->url.cap = 2 * HF_URL_MAX;
+    hf_lock_id_format(id, hex);
+    hf_buf_printf(&w->url, "%s/v1/locks/", h->origin);
+    hf_http_escape(&w->url, name);
+    hf_buf_printf(&w->url, "/wakes?id=%s", hex);
+    if (w->wake_fd >= 0 && w->stop_fd >= 0 && w->ready_fd >= 0 && !w->url.failed)
+        return w;
+    wake_free(w);
+    return NULL;
+}
+
+/* Wait until the service watches, but not for ever: a waiter polls as well. */
+static void await_ready(const struct hf_http_wake *w)
+{
+    struct pollfd ready = {.fd = w->ready_fd, .events = POLLIN};
+    poll(&ready, 1, READY_MS);
+}
+
+int hf_http_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                  int *ret_fd, struct hf_error *err)
+{
+    struct hf_http *h = hf_http_of(store);
+    struct hf_http_wake *w = wake_new(h, name, id);
+    if (!w)
+        return hf_fail(err, HF_NOMEM, "out of memory or descriptors");
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's business */
+    int failed = pthread_create(&w->thread, NULL, listen_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        wake_free(w);
+        return hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start a thread");
+    }
+    await_ready(w);
+    pthread_mutex_lock(&h->mutex);
+    w->next = h->wakes;
+    h->wakes = w;
+    pthread_mutex_unlock(&h->mutex);
+    *ret_fd = w->wake_fd;
+    return 0;
+}
+
+void hf_http_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd)
+{
+    struct hf_http *h = hf_http_of(store);
+    (void)name, (void)id;
+    pthread_mutex_lock(&h->mutex);
+    struct hf_http_wake **at = &h->wakes;
+    while (*at && (*at)->wake_fd != fd)
+        at = &(*at)->next;
+    struct hf_http_wake *w = *at;
+    if (w)
+        *at = w->next;
+    pthread_mutex_unlock(&h->mutex);
+    if (!w)
+        return;
+    eventfd_write(w->stop_fd, 1);
+    pthread_join(w->thread, NULL);
+    wake_free(w);
+}
