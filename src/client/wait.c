@@ -33,9 +33,9 @@ struct hf_wait {
     struct hf_request req;
     char name[HF_NAME_MAX + 1], owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1];
     char token[HF_UUID_LEN + 1], key[HF_KEY_MAX + 1], execution_id[HF_UUID_LEN + 1];
-    bool own_token; /* made by us: a new one may be made when it is spent */
+    bool own_token;       /* made by us: a new one may be made when it is spent */
     struct hf_lock_id id; /* of the token, once we are watching */
-    int64_t until_ms; /* INT64_MAX: for ever */
+    int64_t until_ms;     /* INT64_MAX: for ever */
     int cancel_fd;
     bool over, queued, watching; /* queued: there may be something to withdraw */
     bool accepted;               /* it has stood in the queue, ready to be woken */
