@@ -35,7 +35,7 @@ void cli_help_overview(FILE *out)
           "Only one execution of a thing at a time.\n\n",
           out);
     for (size_t i = 0; i < cli_n_commands; i++)
-        fprintf(out, "  %-10s %s\n", cli_commands[i].name, cli_commands[i].summary);
+        fprintf(out, "  %-11s %s\n", cli_commands[i].name, cli_commands[i].summary);
     fputs("\nOptions of every command, before or after its name:\n", out);
     print_options(out, CLI_HELP, true);
     fputs(
