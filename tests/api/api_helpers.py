@@ -138,11 +138,17 @@ class Service:
     def raw(self, data, timeout=PATIENCE_S):
         """Everything that the service sends until it closes, or nothing more is expected."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as s:
-            s.sendall(data)
-            s.shutdown(socket.SHUT_WR)
             answer = b""
-            while chunk := s.recv(65536):
-                answer += chunk
+            try:
+                s.sendall(data)
+                s.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it has closed already, after its answer
+            try:
+                while chunk := s.recv(65536):
+                    answer += chunk
+            except ConnectionResetError:
+                pass  # closed with something of ours unread
             return answer
 
     def later(self, *args, **options):
