@@ -266,6 +266,9 @@ HF_API void hf_close(struct hf *hf);
 /* The store's URL as it may be shown: passwords redacted. Lives as long as the handle. */
 HF_API const char *hf_url(const struct hf *hf);
 
+/* Is the store on this machine, so that a look at a name waits for nobody? */
+HF_API bool hf_is_local(const struct hf *hf);
+
 /* ---- a lease's life ------------------------------------------------------------------------- */
 
 /* Start from HF_ACQUIRE_INIT and set what differs. */

@@ -42,6 +42,8 @@ void hf_close(struct hf *hf)
 
 const char *hf_url(const struct hf *hf) { return hf->store->shown_url; }
 
+bool hf_is_local(const struct hf *hf) { return hf->store->ops->is_local; }
+
 int hf_check_handle(const struct hf *hf, struct hf_error *err)
 {
     if (hf->pid == getpid())

@@ -304,7 +304,9 @@ static void arrive(struct request *req)
     req->arrived = true;
     req->connection->busy = true;
     due_leave(&req->connection->due);
-    if (req->too_large)
+    if (req->server->closed)
+        request_problem(req, HF_UNAVAILABLE, "the service is stopping", NULL);
+    else if (req->too_large)
         request_problem(req, HF_TOO_LARGE, "a body may have 65536 bytes", NULL);
     else
         route_request(req);

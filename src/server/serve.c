@@ -260,6 +260,7 @@ static void loop(struct server *server)
 /* Send what was said last, and let the library close its connections. */
 static void finish(struct server *server)
 {
+    server->closed = true; /* the library must not be stopped while a request is suspended */
     http_give_up(server);
     for (int turns = 0; turns < 8; turns++)
         for (size_t i = 0; i < server->n_listeners; i++)

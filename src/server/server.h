@@ -155,6 +155,7 @@ struct server {
     int epoll_fd, signal_fd;
     int gone_fd; /* an epoll of connections whose clients wait, to see them leave */
     bool draining;
+    bool closed; /* nothing more is begun */
     int64_t drain_until_ms;
     struct request *requests;
     size_t n_requests, n_connections;

@@ -29,6 +29,7 @@ struct hf_store_ops {
     const char *scheme;
     const char *alias; /* another name of the scheme, or NULL */
     const char *form;  /* "sqlite:PATH": how its URL looks, for error texts */
+    bool is_local;     /* kept on this machine */
 
     /* Open, creating what is missing. It begins with a struct hf_store, filled by the caller. */
     int (*open)(const struct hf_url *url, struct hf_store **ret, struct hf_error *err);

@@ -317,6 +317,7 @@ static void close_store(struct hf_store *store)
 const struct hf_store_ops hf_file_store = {
     .scheme = "file",
     .form = "file:DIR",
+    .is_local = true,
     .open = open_store,
     .close = close_store,
     .apply = apply,

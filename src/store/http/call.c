@@ -53,6 +53,8 @@ void hf_http_prepare(struct hf_http *h, CURL *easy, struct curl_slist **ret_head
     c->easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
     c->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     c->easy_setopt(easy, CURLOPT_NOPROXY, "*");
+    if (h->ca_file[0])
+        c->easy_setopt(easy, CURLOPT_CAINFO, h->ca_file);
     if (h->socket[0])
         c->easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, h->socket);
     *ret_headers = headers;

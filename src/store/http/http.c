@@ -256,12 +256,14 @@ static int take_origin(struct hf_http *h, const struct hf_url *url, struct hf_er
     snprintf(h->origin, sizeof h->origin, "%.*s", (int)n, url->whole);
     const char *path = hf_url_param(url, "socket");
     snprintf(h->socket, sizeof h->socket, "%s", path ? path : "");
+    path = hf_url_param(url, "ca-file");
+    snprintf(h->ca_file, sizeof h->ca_file, "%s", path ? path : "");
     return 0;
 }
 
 static int open_store(const struct hf_url *url, struct hf_store **ret, struct hf_error *err)
 {
-    static const char *const known[] = {"token-file", "socket", NULL};
+    static const char *const known[] = {"token-file", "ca-file", "socket", NULL};
     int r = hf_url_check_params(url, known, err);
     if (r < 0)
         return r;

@@ -26,6 +26,7 @@ struct hf_http {
     const struct hf_curl *curl;
     char origin[HF_URL_MAX]; /* "http://host:port", no slash at the end */
     char socket[256];        /* a Unix socket's path; empty: TCP */
+    char ca_file[256];       /* whose certificates are trusted; empty: the system's */
     char *token;             /* NULL: none */
     pthread_mutex_t mutex;   /* guards all below */
     CURL *idle[HF_HTTP_IDLE_MAX];

@@ -179,6 +179,7 @@ static int init(struct hf_store *store, bool bump_epoch, struct hf_error *err)
 const struct hf_store_ops hf_sqlite_store = {
     .scheme = "sqlite",
     .form = "sqlite:PATH",
+    .is_local = true,
     .open = open_store,
     .close = close_store,
     .apply = apply,

@@ -1,0 +1,215 @@
+"""A real service per test: its own store, its own port, real sockets.
+
+    def test_something(service):
+        lease = service.post("/v1/locks/a", {"ttl": "30s"}).ok()      # validated against openapi.json
+        assert service.get("/v1/locks/a").json["state"] == "held"
+"""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import urllib.parse
+
+import jsonschema
+import pytest
+
+from conftest import PATIENCE_S, ROOT, Holdfast, poll
+
+with open(os.path.join(ROOT, "src/server/openapi.json")) as file:
+    OPENAPI = json.load(file)
+RESOLVER = jsonschema.RefResolver("", OPENAPI)
+
+
+def resolve(node):
+    while "$ref" in node:
+        node = RESOLVER.resolve(node["$ref"])[1]
+    return node
+
+
+def form_of(path):
+    """The path as openapi.json has it."""
+    path = path.split("?")[0]
+    for form in OPENAPI["paths"]:
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", form), path) and (form != "/" or path == "/"):
+            return form
+    return None
+
+
+def check_against_openapi(method, path, status, content_type, body):
+    """What came must be what the description says of this route and status."""
+    form = form_of(path)
+    if form is None:
+        assert status == 404
+        described = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    elif method.lower() not in OPENAPI["paths"][form]:
+        assert status == 405
+        described = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    else:
+        responses = OPENAPI["paths"][form][method.lower()]["responses"]
+        assert str(status) in responses, f"{method} {path}: {status} is not described: {body[:300]}"
+        described = resolve(responses[str(status)])["content"]
+    plain = content_type.split(";")[0]
+    assert plain in described, f"{method} {path}: {content_type} is not described"
+    if plain.endswith("json"):
+        jsonschema.Draft202012Validator(described[plain]["schema"], resolver=RESOLVER).validate(json.loads(body))
+
+
+class Answer:
+    def __init__(self, method, path, response, body):
+        self.status, self.body = response.status, body
+        self.headers = {k.lower(): v for k, v in response.getheaders()}
+        self.json = json.loads(body) if "json" in self.headers.get("content-type", "") and body else None
+        if method != "HEAD":
+            check_against_openapi(method, path, self.status, self.headers["content-type"], body)
+        assert re.fullmatch(r"[\w.:/-]{1,64}", self.headers["x-request-id"])
+
+    def ok(self):
+        assert self.status == 200, self.body
+        return self.json
+
+    def problem(self, status, code):
+        """It is this problem; its document."""
+        assert (self.status, self.json["code"]) == (status, code), self.body
+        assert self.json["status"] == status
+        return self.json
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.host)
+
+
+class Service:
+    """`holdfast serve` with a store of its own."""
+
+    def __init__(self, hf, *options, env=None, listen="127.0.0.1:0"):
+        self.hf, self.options, self.env, self.listen = hf, options, env, listen
+        self.token = None
+        self.start()
+
+    def start(self):
+        arguments = ["serve", *self.options]
+        if self.listen:
+            arguments += ["--listen", self.listen]
+        self.process = self.hf.start(*arguments, env=self.env)
+        self.log = []
+        threading.Thread(target=self.read_log, args=(self.process.stderr,), daemon=True).start()
+        self.port = None
+        if self.listen and self.listen.startswith("127."):
+            line = poll(lambda: self.process.poll() is not None or self.logged("listening"))
+            assert line is not True, "".join(self.log)
+            self.port = int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
+
+    def read_log(self, pipe):
+        try:
+            for line in pipe:
+                self.log.append(line)
+        except ValueError:
+            pass  # closed at the end of the test
+
+    def logged(self, event):
+        return next((line for line in list(self.log) if f"event={event}" in line), None)
+
+    def connect(self, timeout=PATIENCE_S):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def ask(self, method, path, body=None, headers=None, connection=None):
+        connection = connection or self.connect()
+        headers = dict(headers or {})
+        if self.token:
+            headers.setdefault("Authorization", f"Bearer {self.token}")
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return Answer(method, path, response, response.read().decode())
+
+    def get(self, path, **options):
+        return self.ask("GET", path, **options)
+
+    def post(self, path, body=None, **options):
+        return self.ask("POST", path, {} if body is None else body, **options)
+
+    def raw(self, data, timeout=PATIENCE_S):
+        """Everything that the service sends until it closes, or nothing more is expected."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as s:
+            answer = b""
+            try:
+                s.sendall(data)
+                s.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it has closed already, after its answer
+            try:
+                while chunk := s.recv(65536):
+                    answer += chunk
+            except ConnectionResetError:
+                pass  # closed with something of ours unread
+            return answer
+
+    def later(self, *args, **options):
+        """The same in a thread: .join() gives the Answer."""
+        return Later(lambda: self.ask(*args, **options))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=PATIENCE_S) == 0, "".join(self.log)
+
+    def memory_kib(self):
+        with open(f"/proc/{self.process.pid}/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+class Later:
+    def __init__(self, work):
+        self.result = self.failed = None
+
+        def run():
+            try:
+                self.result = work()
+            except Exception as problem:
+                self.failed = problem
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    @property
+    def done(self):
+        return not self.thread.is_alive()
+
+    def join(self):
+        self.thread.join(PATIENCE_S)
+        assert self.done, "no answer"
+        if self.failed:
+            raise self.failed
+        return self.result
+
+
+def quoted(name):
+    return urllib.parse.quote(name, safe="")
+
+
+@pytest.fixture
+def api(tmp_path):
+    """The program on a sqlite store, without a service."""
+    holdfast = Holdfast(f"sqlite:{tmp_path}/store.db", tmp_path)
+    yield holdfast
+    holdfast.close()
+
+
+@pytest.fixture
+def service(api):
+    return Service(api)
+
+
+@pytest.fixture
+def make_service(api):
+    return lambda *options, **more: Service(api, *options, **more)
+
+
+def run_tool(*argv, **options):
+    return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, **options)

@@ -1,0 +1,103 @@
+"""http: as a store: the command line through a service."""
+import json
+import os
+import signal
+
+import pytest
+
+from api_helpers import Service, api, service  # noqa: F401
+from conftest import PATIENCE_S, Holdfast, poll
+
+
+@pytest.fixture
+def remote(service, tmp_path):
+    """The program, with the service as its store."""
+    holdfast = Holdfast(f"http://127.0.0.1:{service.port}", tmp_path)
+    yield holdfast
+    holdfast.close()
+
+
+def test_the_life_of_a_lease(remote):
+    lease = remote.json("acquire", "--ttl", "1h", "--note", "x", "a/b")
+    assert remote.json("status", "a/b")["fence"] == lease["fence"]
+    held = remote("acquire", "a/b")
+    assert held.returncode == 75 and f"fence {lease['fence']}" in held.stderr
+    assert remote("guard", "a/b", lease["fence"]).returncode == 0
+    assert remote("guard", "a/b", lease["fence"] + 1).returncode == 76
+    assert remote.json("extend", "a/b", lease["token"])["fence"] == lease["fence"]
+    remote.ok("release", "a/b", lease["token"])
+    assert remote("release", "a/b", "00000000-0000-4000-8000-000000000000").returncode == 76
+    assert [e["kind"] for e in remote.lines("events", "--name", "a/b")][-1] == "released"
+    assert "acquired it" in remote.ok("why", "a/b")
+
+
+def test_lists_totals_force_sweep(remote):
+    leases = [remote.json("acquire", f"n{i}") for i in range(3)]
+    assert [s["name"] for s in remote.lines("list")] == ["n0", "n1", "n2"]
+    remote.ok("release", "--force", "--fence", leases[1]["fence"], "n1")
+    assert remote.json("metrics")["forced"] == 1 and remote.json("metrics")["locksHeld"] == 2
+    remote.ok("acquire", "--ttl", "100ms", "short")
+    poll(lambda: remote.json("status", "short")["state"] == "stale")
+    assert remote.json("sweep")["freed"] == 1
+    assert remote("init", "--bump-epoch").returncode == 69
+    remote.ok("init")
+
+
+def test_run_holds_it_and_a_waiter_is_woken(remote, tmp_path):
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    holder = remote.start("run", "a", "--", "cat", go)
+    poll(lambda: remote.json("status", "a")["state"] == "held")
+    waiter = remote.start("run", "--wait", "a", "--", "echo", "mine now")
+    poll(lambda: remote.json("status", "a")["waiters"] == 1)
+    assert remote("run", "a", "--", "true").returncode == 75
+    go.write_text("")
+    assert holder.wait(timeout=PATIENCE_S) == 0
+    assert waiter.communicate(timeout=PATIENCE_S)[0] == "mine now\n"
+
+
+def test_a_waiter_that_is_interrupted_leaves_the_queue(remote):
+    remote.ok("acquire", "--ttl", "1h", "a")
+    waiter = remote.start("acquire", "--wait", "a")
+    poll(lambda: remote.json("status", "a")["waiters"] == 1)
+    waiter.send_signal(signal.SIGTERM)
+    waiter.wait(timeout=PATIENCE_S)
+    poll(lambda: remote.json("status", "a")["waiters"] == 0)
+
+
+def test_a_service_that_starts_again_under_a_run(remote, service):
+    holder = remote.start("run", "--ttl", "30s", "a", "--", "sleep", "1000")
+    poll(lambda: remote.json("status", "a")["state"] == "held")
+    fence = remote.json("status", "a")["fence"]
+    service.process.kill()
+    service.process.wait(timeout=PATIENCE_S)
+    service.listen = f"127.0.0.1:{service.port}"
+    service.start()
+    assert remote.json("status", "a")["fence"] == fence
+    holder.send_signal(signal.SIGTERM)
+    holder.wait(timeout=PATIENCE_S)
+    poll(lambda: remote.json("status", "a")["state"] == "free")
+
+
+def test_what_can_go_wrong(remote, api, tmp_path):
+    nobody = remote("--store", "http://127.0.0.1:1", "status", "a")
+    assert nobody.returncode == 69 and "127.0.0.1:1" in nobody.stderr
+    assert remote("--store", "http://", "status", "a").returncode == 65
+    secret = remote("--store", "http://me:secret@127.0.0.1:1", "status", "a")
+    assert secret.returncode == 65 and "secret" not in secret.stderr
+    assert remote("--store", "http://127.0.0.1:1?x=y", "status", "a").returncode == 65
+    assert remote("run", "--once", "k", "a", "--", "true").returncode == 69
+
+
+def test_tokens_by_file_and_environment(api, tmp_path):
+    token = api.json("token", "create", "--allow", "locks:read,locks:write")["token"]
+    service = Service(api, "--require-token")
+    url = f"http://127.0.0.1:{service.port}"
+    refused = api("--store", url, "status", "a")
+    assert refused.returncode == 77 and "HOLDFAST_API_TOKEN_FILE" in refused.stderr
+    file = tmp_path / "token"
+    file.write_text(token + "\n")
+    assert api.json("--store", f"{url}?token-file={file}", "status", "a")["state"] == "free"
+    assert api.json("--store", url, "status", "a", env={"HOLDFAST_API_TOKEN_FILE": str(file)})["state"] == "free"
+    lease = json.loads(api.ok("--store", url, "--json", "acquire", "a", env={"HOLDFAST_API_TOKEN": token}))
+    assert lease["fence"] == 1

@@ -1,0 +1,278 @@
+"""The service's life: starting, who may connect, reloading, stopping, being killed."""
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import http.client
+
+import pytest
+
+from api_helpers import Service, UnixConnection, Answer, api, make_service, run_tool, service  # noqa: F401
+from conftest import PATIENCE_S, poll
+
+
+# ---- addresses and users ----------------------------------------------------------------------
+
+
+def test_another_address_needs_tokens(api):
+    done = api("serve", "--listen", "0.0.0.0:0")
+    assert done.returncode == 77 and "--require-token" in done.stderr
+    assert api("serve", "--listen", "nonsense").returncode == 65
+    assert api("serve", "--tls-cert", "/x").returncode == 64
+
+
+def as_user(uid, code, *args):
+    """Run Python as another user."""
+    return subprocess.run([sys.executable, "-c", code, *map(str, args)], user=uid, group=uid, extra_groups=[],
+                          capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def test_a_unix_socket_is_for_its_user(api, tmp_path):
+    path = str(tmp_path / "sock")
+    service = Service(api, listen=f"unix:{path}")
+    poll(lambda: os.path.exists(path))
+
+    def ask(method="GET", where="/v1/locks/a"):
+        c = UnixConnection(path, timeout=PATIENCE_S)
+        c.request(method, where, headers={"Host": "anything"})
+        r = c.getresponse()
+        return Answer(method, where, r, r.read().decode())
+
+    assert poll(lambda: ask().ok())["state"] == "free"
+    if os.getuid() == 0:
+        os.chmod(path, 0o777)
+        for part in (tmp_path, *tmp_path.parents):
+            os.chmod(part, os.stat(part).st_mode | 0o111)
+        code = ("import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+                "s.sendall(b'GET /v1/locks/a HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n');"
+                "print(s.recv(9999).decode())")
+        other = as_user(65534, code, path)
+        assert " 403 " in other.stdout, other
+    service.stop()
+    assert not os.path.exists(path)
+
+
+# ---- tokens -----------------------------------------------------------------------------------
+
+
+def test_tokens(api, make_service):
+    all_of_it = api.json("token", "create", "--allow", "locks:read,locks:write,locks:force,events:read,metrics:read")
+    narrow = api.json("token", "create", "--allow", "locks:write", "--prefix", "nightly/", "--note", "cron")
+    assert api("token", "create", "--allow", "locks:everything").returncode == 64
+    service = make_service("--require-token")
+    service.get("/v1/locks/a").problem(401, "UNAUTHORIZED")
+    assert service.get("/healthz").ok()
+    service.token = "hft_" + "0" * 64
+    service.get("/v1/locks/a").problem(401, "UNAUTHORIZED")
+    service.token = all_of_it["token"]
+    service.post("/v1/locks/a").ok()
+    service.get("/v1/events").ok()
+    service.token = narrow["token"]
+    service.post("/v1/locks/a").problem(403, "FORBIDDEN")
+    lease = service.post("/v1/locks/nightly%2Fx").ok()
+    service.get("/v1/locks/nightly%2Fx").problem(403, "FORBIDDEN")
+    service.post("/v1/batch", {"requests": [{"op": "status", "name": "a"}]}).problem(403, "FORBIDDEN")
+    service.post("/v1/batch", {"requests": [{"op": "force", "name": "nightly/x", "fence": lease["fence"]}]}).problem(403, "FORBIDDEN")
+    listed = api.lines("token", "list")
+    assert {t["id"] for t in listed} == {all_of_it["id"], narrow["id"]}
+    assert narrow["token"] not in api.ok("token", "list") and "token" not in listed[0]
+    api.ok("token", "revoke", narrow["id"])
+    assert api("token", "revoke", narrow["id"]).returncode == 65
+    poll(lambda: service.post("/v1/locks/nightly%2Fy").status == 401)
+    # Neither the store nor the log knows it.
+    with open(f"{api.tmp_path}/store.db", "rb") as db:
+        assert all_of_it["token"].encode() not in db.read()
+    service.stop()
+    assert not any(all_of_it["token"] in line or lease["token"] in line for line in service.log)
+
+
+def test_prefix_of_a_token_narrows_lists(api, make_service):
+    token = api.json("token", "create", "--allow", "locks:read,events:read,locks:write", "--prefix", "mine/")["token"]
+    service = make_service()
+    service.post("/v1/locks/mine%2Fa").ok()
+    service.post("/v1/locks/other").ok()
+    service.token = token
+    assert [i["name"] for i in service.get("/v1/locks").ok()["items"]] == ["mine/a"]
+    assert {e["name"] for e in service.get("/v1/events").ok()["items"]} == {"mine/a"}
+    service.get("/v1/locks?prefix=other").problem(403, "FORBIDDEN")
+
+
+def test_an_expired_token(api, make_service):
+    token = api.json("token", "create", "--allow", "locks:read", "--expires", "1ms")["token"]
+    service = make_service("--require-token")
+    service.token = token
+    service.get("/v1/locks/a").problem(401, "UNAUTHORIZED")
+
+
+def test_hangup_reads_tokens_again(api, make_service):
+    service = make_service("--require-token")
+    service.token = api.json("token", "create", "--allow", "locks:read")["token"]
+    service.process.send_signal(signal.SIGHUP)
+    poll(lambda: service.logged("reloaded"))
+    poll(lambda: service.get("/v1/locks/a").status == 200)
+
+
+# ---- TLS --------------------------------------------------------------------------------------
+
+
+def test_tls(api, tmp_path):
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    made = run_tool("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    assert made.returncode == 0, made.stderr
+    service = Service(api, "--tls-cert", cert, "--tls-key", key)
+    trusting = ssl.create_default_context(cafile=cert)
+    c = http.client.HTTPSConnection("127.0.0.1", service.port, context=trusting, timeout=PATIENCE_S)
+    assert service.ask("POST", "/v1/locks/a", {"ttl": "1h"}, connection=c).ok()["fence"] == 1
+    # As a store, with the certificate known, and refused without.
+    url = f"https://127.0.0.1:{service.port}"
+    assert api.json("--store", f"{url}?ca-file={cert}", "status", "a")["fence"] == 1
+    refused = api("--store", url, "status", "a")
+    assert refused.returncode == 69 and "certificate" in refused.stderr.lower()
+
+
+# ---- systemd ----------------------------------------------------------------------------------
+
+
+def test_systemd_is_told(api, tmp_path):
+    path = str(tmp_path / "notify")
+    told = []
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(path)
+    threading.Thread(target=lambda: [told.append(listener.recv(1000).decode()) for _ in iter(int, 1)], daemon=True).start()
+    service = Service(api, env={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"})
+    poll(lambda: "READY=1" in told)
+    poll(lambda: told.count("WATCHDOG=1") > 2)
+    service.process.send_signal(signal.SIGHUP)
+    poll(lambda: any(t.startswith("RELOADING=1\nMONOTONIC_USEC=") for t in told) and told.count("READY=1") == 2)
+    service.stop()
+    poll(lambda: "STOPPING=1" in told)
+
+
+def test_a_socket_that_was_handed_over(api):
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(10)
+    wrapper = ("import os,sys; os.dup2(int(sys.argv[1]), 3); os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1');"
+               "os.set_inheritable(3, True); os.execv(sys.argv[2], sys.argv[2:])")
+    child = api.start_program([sys.executable, "-c", wrapper, str(listener.fileno()), api.program, "serve"],
+                              pass_fds=[listener.fileno()])
+    service = Service.__new__(Service)
+    service.token, service.process = None, child
+    service.port = listener.getsockname()[1]
+    assert service.get("/healthz").ok()
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(timeout=PATIENCE_S) == 0
+
+
+# ---- stopping and being killed ----------------------------------------------------------------
+
+
+def test_stopping_under_load_loses_no_answer(api, service):
+    """Whatever was begun is answered; what is answered with 200 is in the store."""
+    stop, granted, failed = threading.Event(), [], []
+
+    def client(i):
+        c, n = service.connect(), 0
+        while not stop.is_set():
+            n += 1
+            try:
+                answer = service.ask("POST", f"/v1/locks/load-{i}-{n}", {"ttl": "1h"}, connection=c)
+            except (ConnectionError, http.client.HTTPException, OSError):
+                return  # the connection was closed between two requests
+            if answer.status == 200:
+                granted.append(answer.json)
+            elif answer.status != 503:
+                failed.append(answer.body)
+
+    clients = [threading.Thread(target=client, args=(i,), daemon=True) for i in range(8)]
+    for t in clients:
+        t.start()
+    poll(lambda: len(granted) > 100)
+    service.stop()
+    stop.set()
+    for t in clients:
+        t.join(PATIENCE_S)
+    assert not failed
+    held = {s["name"]: s["fence"] for s in api.lines("list")}
+    assert all(held.get(lease["name"]) == lease["fence"] for lease in granted)
+
+
+def test_stopping_tells_those_who_wait(service):
+    service.post("/v1/locks/a", {"ttl": "1h"}).ok()
+    token = "00000000-0000-4000-8000-00000000000a"
+    waiting = service.later("POST", "/v1/locks/a", {"wait": "1h", "token": token})
+    stream = service.later("GET", "/v1/events/stream")
+    poll(lambda: service.get("/v1/locks/a").ok()["waiters"] == 1)
+    service.stop()
+    answer = waiting.join()
+    answer.problem(503, "CANCELLED")
+    assert answer.headers["retry-after"] == "1"
+    stream.join()
+    service.start()
+    assert service.get("/v1/locks/a").ok()["waiters"] == 1  # its place is kept for who comes back with the token
+
+
+def test_killed_and_started_again(api, service):
+    leases = [service.post(f"/v1/locks/k{i}", {"ttl": "1h"}).ok() for i in range(20)]
+    service.process.kill()
+    service.process.wait(timeout=PATIENCE_S)
+    service.start()
+    for lease in leases:
+        status = service.get(f"/v1/locks/{lease['name']}").ok()
+        assert status["state"] == "held" and status["fence"] == lease["fence"]
+        service.post(f"/v1/locks/{lease['name']}/extend", {"token": lease["token"]}).ok()
+        service.post(f"/v1/locks/{lease['name']}/release", {"token": lease["token"]}).ok()
+
+
+def test_grants_are_synced_before_they_are_acknowledged(api, service):
+    if not os.path.exists("/usr/bin/strace"):
+        pytest.skip("strace is not there")
+    trace = api.start_program(["strace", "-f", "-e", "trace=fdatasync,fsync", "-o", f"{api.tmp_path}/trace", "-p",
+                               str(service.process.pid)])
+    poll(lambda: os.path.exists(f"{api.tmp_path}/trace"))
+    time.sleep(0.5)
+
+    def syncs():
+        with open(f"{api.tmp_path}/trace") as file:
+            return file.read().count("sync(")
+
+    before = syncs()
+    service.post("/v1/locks/a").ok()
+    poll(lambda: syncs() > before)
+    trace.terminate()
+
+
+def test_a_store_that_is_gone(api, service):
+    service.post("/v1/locks/a").ok()
+    for name in os.listdir(api.tmp_path):
+        if name.startswith("store.db"):
+            os.rename(f"{api.tmp_path}/{name}", f"{api.tmp_path}/moved-{name}")
+    answer = poll(lambda: (a := service.post("/v1/locks/b")).status == 503 and a)
+    answer.problem(503, "STORE_UNAVAILABLE")
+    assert answer.headers["retry-after"] == "1"
+    assert service.get("/healthz").ok()
+
+
+def test_memory_is_flat_under_load(service):
+    def load(seconds):
+        done = run_tool("wrk", "-t1", "-c64", f"-d{seconds}", f"http://127.0.0.1:{service.port}/v1/locks/a")
+        assert "Non-2xx" not in done.stdout and "Socket errors" not in done.stdout, done.stdout
+
+    load(2)
+    before = service.memory_kib()
+    load(6)
+    assert service.memory_kib() < before * 1.2 + 4096
+
+
+def test_log_lines(api):
+    service = Service(api, "--log-format", "json", "--log-requests", listen=None)
+    poll(lambda: any('"event":"listening"' in line for line in service.log))
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(timeout=PATIENCE_S) == 0
+    assert [json.loads(line)["event"] for line in service.log] == ["listening", "stopping", "stopped"]
