@@ -155,6 +155,7 @@ struct crowd {
     const struct subject *subject;
     const char *where;
     int n;
+    int warm_up;    /* pairs that each does before they begin together */
     bool same_name; /* all want the same; else each has its own */
     atomic_int ready;
     atomic_bool go, stop;

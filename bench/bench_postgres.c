@@ -208,6 +208,7 @@ static struct crowd *hot_crowd(const struct subject *subject, const char *url)
 {
     struct crowd *crowd = crowd_make(subject, url, CROWD_MAX);
     crowd->same_name = true;
+    crowd->warm_up = 1;
     return crowd;
 }
 

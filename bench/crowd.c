@@ -4,6 +4,8 @@
 
 #include "bench.h"
 
+enum { WARM_UP = 10 }; /* PostgreSQL settles on a statement's plan when it has met it a few times */
+
 static void note_longest(int64_t *longest_ns, int64_t began_ns)
 {
     int64_t took_ns = bench_now_ns() - began_ns;
@@ -17,8 +19,10 @@ static void worker(void *arg, int index)
     char name[32];
     subject_name(c->same_name ? 0 : index, name);
     void *state = c->subject->open(c->where);
-    c->subject->take(state, name);
-    c->subject->give(state, name);
+    for (int i = 0; i < c->warm_up; i++) {
+        c->subject->take(state, name);
+        c->subject->give(state, name);
+    }
     atomic_fetch_add(&c->ready, 1);
     while (!atomic_load(&c->go))
         bench_sleep_us(500);
@@ -77,6 +81,7 @@ struct crowd *crowd_make(const struct subject *subject, const char *where, int n
     c->subject = subject;
     c->where = where;
     c->n = n;
+    c->warm_up = WARM_UP;
     subject->close(subject->open(where)); /* made before the crowd meets it */
     return c;
 }
