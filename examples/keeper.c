@@ -2,7 +2,7 @@
  * Work of unknown length. A keeper renews the lease in the background, and its descriptor becomes
  * readable when the lease is lost, or could not be renewed before its deadline: then stop at once.
  *
- *     keeper [STEPS]      each step takes a tenth of a second; the ttl is shorter than ten of them
+ *     keeper [STEPS]      each step takes a tenth of a second; the ttl is shorter than forty of them
  */
 #include <err.h>
 #include <holdfast.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { TTL_MS = 900, STEP_MS = 100 };
+enum { TTL_MS = 3000, STEP_MS = 100 };
 
 static void check(int r, const struct hf_error *why)
 {
@@ -29,7 +29,7 @@ static int work_a_step(struct hf_keeper *keeper, struct hf_error *why)
 
 int main(int argc, char **argv)
 {
-    int steps = argc > 1 ? atoi(argv[1]) : 20;
+    int steps = argc > 1 ? atoi(argv[1]) : 40;
     struct hf *hf;
     struct hf_error why;
     struct hf_lease lease;

@@ -198,7 +198,7 @@ HF_API const char *hf_lock_state_name(enum hf_lock_state state);
 struct hf;
 
 /*
- * Open a store by URL: sqlite:PATH, file:DIR, ... NULL means $HOLDFAST_STORE, else the default
+ * Open a store by URL: sqlite:PATH, file:DIR, postgres://... NULL means $HOLDFAST_STORE, else the default
  * sqlite store of this user. Creates it where it does not exist.
  */
 HF_API int hf_open(const char *url, struct hf **ret, struct hf_error *err);
@@ -228,7 +228,10 @@ struct hf_acquire_options {
         sizeof(struct hf_acquire_options), 0, 0, NULL, NULL, NULL, 0, {0, 0}, 0, -1, NULL          \
     }
 
-/* Take NAME. -HF_HELD brings the holder in `err`. `opts` may be NULL. */
+/*
+ * Take NAME. -HF_HELD brings the holder in `err`. `opts` may be NULL. A store that fails is an error
+ * at once; while NAME is waited for it is asked again, and only still failing at the end is one.
+ */
 HF_API int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                       struct hf_lease *ret, struct hf_error *err);
 
@@ -292,6 +295,8 @@ struct hf_wait;
  * Waiting inside an event loop. hf_wait_start() sends nothing. Then, until it is over:
  * hf_wait_check() asks once and answers 0 with the lease, a final refusal, or -HF_HELD: where
  * hf_wait_is_over() is false, poll hf_wait_fd() for reading and check again when it is readable.
+ * Once it stands in the queue, a store that fails is asked again, ever less often, until the wait
+ * ends: meanwhile that is -HF_HELD too, not over, with no holder and the trouble as its message.
  * hf_wait_end() frees it in every case and, where nothing was granted, leaves the queue.
  */
 HF_API int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
@@ -350,8 +355,17 @@ HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *e
 /* Create or migrate the store's schema. `bump_epoch`: raise every later fence past lost ones. */
 HF_API int hf_init(struct hf *hf, bool bump_epoch, struct hf_error *err);
 
-/* The schema as text, for those who must hand it to somebody; NULL where there is none. */
-HF_API const char *hf_schema(const struct hf *hf);
+/*
+ * The schema of a store as text, for those who must hand it to somebody; nothing is opened. `url` as
+ * for hf_open(). -HF_UNSUPPORTED where the store has none.
+ */
+HF_API int hf_schema(const char *url, const char **ret, struct hf_error *err);
+
+/*
+ * What may break the promise on this store as it is set up: a server that may lose what it has
+ * acknowledged. NULL where nothing is known. Lives as long as the handle.
+ */
+HF_API const char *hf_caution(struct hf *hf);
 
 /* ---- many at once --------------------------------------------------------------------------- */
 

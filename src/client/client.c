@@ -34,6 +34,7 @@ void hf_close(struct hf *hf)
     /* A forked child leaves the store alone: closing it would drop the parent's kernel locks. */
     if (hf->pid == getpid()) {
         hf_keeping_close(hf);
+        hf_parked_close(hf);
         hf->store->ops->close(hf->store);
     }
     free(hf);
@@ -349,7 +350,12 @@ int hf_init(struct hf *hf, bool bump_epoch, struct hf_error *err)
     return r < 0 ? r : hf->store->ops->init(hf->store, bump_epoch, err);
 }
 
-const char *hf_schema(const struct hf *hf)
+int hf_schema(const char *url, const char **ret, struct hf_error *err)
 {
-    return hf->store->ops->schema ? hf->store->ops->schema() : NULL;
+    return hf_store_schema(url, ret, err);
+}
+
+const char *hf_caution(struct hf *hf)
+{
+    return hf->store->ops->caution ? hf->store->ops->caution(hf->store) : NULL;
 }

@@ -12,6 +12,7 @@ struct hf {
     struct hf_store *store;
     pid_t pid; /* of the process that opened it: a forked child must not use it */
     struct hf_keeping *keeping;
+    _Atomic(struct hf_wait *) parked; /* wait.c: its descriptors serve the next hf_acquire */
 };
 
 /* -HF_FORKED in a child of the process that opened the handle. */
@@ -41,6 +42,9 @@ int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
  * tick in milliseconds and at slightly different rates.
  */
 int64_t hf_deadline_ms(int64_t sent_ms, int64_t ttl_ms);
+
+/* Close what hf_acquire has kept for its next wait. */
+void hf_parked_close(struct hf *hf);
 
 /* Stop the keeper thread, if there is one. */
 void hf_keeping_close(struct hf *hf);

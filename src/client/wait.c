@@ -3,9 +3,11 @@
  * descriptor, an epoll of three things: the store's wake-up, the end of the processes it stands
  * behind, and a timer. Whatever wakes it, it asks again with the same token: that either confirms
  * what it was granted meanwhile, or keeps its place. A lost wake-up costs a poll, never the lock.
+ * A store that fails while somebody waits is asked again until the wait itself ends.
  */
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +18,14 @@
 #include "client.h"
 #include "clock.h"
 #include "error.h"
+#include "text.h"
 
 enum {
-    POLL_MS = 5000,      /* the backup of a lost wake-up; jittered down to half */
-    BLIND_POLL_MS = 100, /* where nobody will wake us: no watch, or a foreign holder */
-    STAGGER_MS = 50      /* between the waiters who look when a lease runs out */
+    POLL_MS = 5000,       /* the backup of a lost wake-up; jittered down to half */
+    BLIND_POLL_MS = 100,  /* where nobody will wake us: no watch, or a foreign holder */
+    STAGGER_MS = 50,      /* between the waiters who look when a lease runs out */
+    TROUBLE_MIN_MS = 100, /* before a store that failed is asked again; doubled each time, */
+    TROUBLE_MAX_MS = 4000 /* up to this; jittered down to half */
 };
 
 struct hf_wait {
@@ -33,7 +38,13 @@ struct hf_wait {
     int64_t until_ms; /* INT64_MAX: for ever */
     int cancel_fd;
     bool over, queued, watching; /* queued: there may be something to withdraw */
-    int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX];
+    bool accepted;               /* it has stood in the queue, ready to be woken */
+    int64_t trouble_since_ms;    /* since when the store fails; 0: it does not */
+    int64_t trouble_pause_ms;
+    struct bed {
+        int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX]; /* -1: not open */
+        struct hf_lock_id wake_id; /* whom wake_fd watches for; maybe of a wait before this one */
+    } bed;
 };
 
 /* ---- the request ---------------------------------------------------------------------------- */
@@ -99,9 +110,9 @@ static int make_request(struct hf_wait *w, const char *name, const struct hf_acq
 
 static void close_watch(struct hf_wait *w)
 {
-    if (w->wake_fd >= 0)
-        w->hf->store->ops->unwatch(w->hf->store, w->name, &w->id, w->wake_fd);
-    w->wake_fd = -1;
+    if (w->bed.wake_fd >= 0)
+        w->hf->store->ops->unwatch(w->hf->store, w->name, &w->bed.wake_id, w->bed.wake_fd);
+    w->bed.wake_fd = -1;
     w->watching = false;
 }
 
@@ -123,7 +134,7 @@ static int ask(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret
     int r = hf_ask_store(w->hf, &w->req, answer, &sent_ms, err);
     if (r == -HF_LOST && w->own_token && w->queued) {
         /* We slept through an offer; its token is spent. Start again at the end of the queue. */
-        close_watch(w);
+        w->watching = false;
         new_token(w);
         r = hf_ask_store(w->hf, &w->req, answer, &sent_ms, err);
     }
@@ -151,11 +162,19 @@ static void withdraw(struct hf_wait *w)
 
 /* ---- sleeping ------------------------------------------------------------------------------- */
 
+static void sleep_at_most(struct hf_wait *w, int64_t in_ms)
+{
+    int64_t now_ms = hf_clock_boot_ms();
+    if (w->until_ms != INT64_MAX && w->until_ms - now_ms < in_ms)
+        in_ms = w->until_ms - now_ms;
+    hf_clock_arm(w->bed.timer_fd, now_ms + (in_ms < 1 ? 1 : in_ms));
+}
+
 static void watch_descriptor(struct hf_wait *w, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN};
     if (fd >= 0)
-        epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+        epoll_ctl(w->bed.epoll_fd, EPOLL_CTL_ADD, fd, &event);
 }
 
 static void close_if_open(int *fd)
@@ -173,13 +192,13 @@ static bool watch_ahead(struct hf_wait *w)
 {
     struct hf_processes ahead = {0};
     for (int i = 0; i < HF_BOUND_MAX; i++)
-        close_if_open(&w->ahead_fds[i]);
+        close_if_open(&w->bed.ahead_fds[i]);
     const struct hf_store_ops *ops = w->hf->store->ops;
     if (!ops->ahead || ops->ahead(w->hf->store, w->name, &w->id, &ahead, NULL) < 0 || !ahead.n)
         return false;
-    hf_processes_watch(&ahead, w->ahead_fds);
+    hf_processes_watch(&ahead, w->bed.ahead_fds);
     for (int i = 0; i < HF_BOUND_MAX; i++)
-        watch_descriptor(w, w->ahead_fds[i]);
+        watch_descriptor(w, w->bed.ahead_fds[i]);
     return hf_processes_alive(&ahead) == HF_DEAD;
 }
 
@@ -193,8 +212,7 @@ static int64_t jitter_ms(int64_t ms)
 /* Sleep until the next moment at which the answer may differ without anybody telling us. */
 static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool dead_ahead)
 {
-    bool blind = w->wake_fd < 0 || answer->holder.fence == 0;
-    int64_t now_ms = hf_clock_boot_ms();
+    bool blind = w->bed.wake_fd < 0 || answer->holder.fence == 0;
     int64_t in_ms = jitter_ms(blind ? BLIND_POLL_MS : POLL_MS);
     /* It is ours for the asking, or the next of the dead can be seen. Where somebody is ahead, that
      * one lives and is concerned first, whoever may be dead in between. */
@@ -203,27 +221,78 @@ static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool de
     int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
     if (runs_out_ms < in_ms)
         in_ms = runs_out_ms;
-    if (w->until_ms != INT64_MAX && w->until_ms - now_ms < in_ms)
-        in_ms = w->until_ms - now_ms;
-    if (in_ms < 1)
-        in_ms = 1;
-    hf_clock_arm(w->timer_fd, now_ms + in_ms);
+    sleep_at_most(w, in_ms);
 }
+
+/* ---- a store that fails --------------------------------------------------------------------- */
+
+/* Is it the store's trouble, which may pass, and not the answer to somebody who just came? */
+static bool may_pass(const struct hf_wait *w, int r)
+{
+    return (r == -HF_UNAVAILABLE || r == -HF_UNKNOWN) && w->accepted && !w->hf->store->past_help;
+}
+
+/* Go on waiting, and ask again after a pause; where the time is up, say how long it was tried. */
+static int wait_out(struct hf_wait *w, int r, struct hf_error *err)
+{
+    char why[HF_MESSAGE_MAX] = "", span[HF_SPAN_MAX];
+    int64_t now_ms = hf_clock_boot_ms();
+    if (!w->trouble_since_ms) {
+        w->trouble_since_ms = now_ms;
+        w->trouble_pause_ms = TROUBLE_MIN_MS;
+    }
+    if (err)
+        strcpy(why, err->message);
+    hf_format_span(now_ms - w->trouble_since_ms, span);
+    if (now_ms >= w->until_ms && now_ms == w->trouble_since_ms)
+        return r; /* there was no time to try again */
+    if (now_ms >= w->until_ms)
+        return hf_fail(err, -r, "%s (still so after %s, when the wait ran out)", why, span);
+    for (int i = 0; i < HF_BOUND_MAX; i++)
+        close_if_open(&w->bed.ahead_fds[i]); /* one that has died would not let us sleep */
+    sleep_at_most(w, jitter_ms(w->trouble_pause_ms));
+    w->trouble_pause_ms *= 2;
+    if (w->trouble_pause_ms > TROUBLE_MAX_MS)
+        w->trouble_pause_ms = TROUBLE_MAX_MS;
+    w->over = false;
+    return hf_fail(err, HF_HELD, "still waiting for %s though the store fails: %s", w->name, why);
+}
+
+/* ---- asking and sleeping -------------------------------------------------------------------- */
 
 static void drain(int fd)
 {
     char bytes[64];
-    while (fd >= 0 && read(fd, bytes, sizeof bytes) > 0)
+    while (fd >= 0 && read(fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
         continue;
 }
 
 static int open_descriptors(struct hf_wait *w, struct hf_error *err)
 {
-    w->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    w->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (w->epoll_fd < 0 || w->timer_fd < 0)
+    struct bed *b = &w->bed;
+    b->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    b->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (b->epoll_fd < 0 || b->timer_fd < 0)
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't wait for %s", w->name);
-    watch_descriptor(w, w->timer_fd);
+    watch_descriptor(w, b->timer_fd);
+    return 0;
+}
+
+/* Have the store wake us; by the descriptor of an earlier wait, where there is one. */
+static int watch_store(struct hf_wait *w, struct hf_error *err)
+{
+    const struct hf_store_ops *ops = w->hf->store->ops;
+    struct bed *b = &w->bed;
+    if (b->wake_fd >= 0 && ops->rewatch && ops->rewatch(w->hf->store, &b->wake_id, &w->id) >= 0) {
+        b->wake_id = w->id;
+        return 0;
+    }
+    close_watch(w);
+    int r = ops->watch ? ops->watch(w->hf->store, w->name, &w->id, &b->wake_fd, err) : 0;
+    if (r < 0)
+        return r;
+    b->wake_id = w->id;
+    watch_descriptor(w, b->wake_fd);
     return 0;
 }
 
@@ -231,16 +300,14 @@ static int open_descriptors(struct hf_wait *w, struct hf_error *err)
 static int begin_waiting(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret,
                          struct hf_error *err)
 {
-    const struct hf_store_ops *ops = w->hf->store->ops;
-    int r = w->epoll_fd < 0 ? open_descriptors(w, err) : 0;
-    if (r >= 0 && ops->watch)
-        r = ops->watch(w->hf->store, w->name, &w->id, &w->wake_fd, err);
+    int r = w->bed.epoll_fd < 0 ? open_descriptors(w, err) : 0;
+    if (r >= 0)
+        r = watch_store(w, err);
     if (r < 0) {
         withdraw(w);
         return r;
     }
-    watch_descriptor(w, w->wake_fd);
-    w->watching = true;
+    w->watching = w->accepted = true;
     return ask(w, answer, ret, err);
 }
 
@@ -251,6 +318,9 @@ static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error 
     int r = ask(w, &answer, ret, err);
     if (r == -HF_HELD && w->queued && !w->watching)
         r = begin_waiting(w, &answer, ret, err);
+    if (may_pass(w, r))
+        return wait_out(w, r, err);
+    w->trouble_since_ms = 0;
     if (r == -HF_HELD && w->queued)
         set_timer(w, &answer, watch_ahead(w));
     return r;
@@ -258,34 +328,47 @@ static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error 
 
 /* ---- the public forms ----------------------------------------------------------------------- */
 
-int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
-                  struct hf_wait **ret, struct hf_error *err)
+static struct hf_wait *make_wait(struct hf_error *err)
+{
+    struct hf_wait *w = malloc(sizeof *w);
+    if (w)
+        w->bed = (struct bed){-1, -1, -1, {-1, -1}, {{0}}};
+    else
+        hf_fail(err, HF_NOMEM, "out of memory");
+    return w;
+}
+
+/* Begin a wait of its own, on the bed that is there. */
+static int begin(struct hf_wait *w, struct hf *hf, const char *name,
+                 const struct hf_acquire_options *opts, struct hf_error *err)
 {
     struct hf_acquire_options o = HF_ACQUIRE_INIT;
+    *w = (struct hf_wait){.hf = hf, .bed = w->bed};
     int r = hf_check_handle(hf, err);
     if (r >= 0)
         r = hf_take_options(opts, &o, sizeof o, "HF_ACQUIRE_INIT", err);
     if (r < 0)
         return r;
-    struct hf_wait *w = calloc(1, sizeof *w);
-    if (!w)
-        return hf_fail(err, HF_NOMEM, "out of memory");
-    w->hf = hf;
-    w->epoll_fd = w->timer_fd = w->wake_fd = w->ahead_fds[0] = w->ahead_fds[1] = -1;
     w->cancel_fd = o.cancel_fd;
     w->until_ms = INT64_MAX;
     if (o.wait_ms >= 0 && __builtin_add_overflow(hf_clock_boot_ms(), o.wait_ms, &w->until_ms))
         w->until_ms = INT64_MAX;
-    r = make_request(w, name ? name : "", &o, err);
-    if (r < 0) {
-        free(w);
-        return r;
-    }
-    *ret = w;
-    return 0;
+    return make_request(w, name ? name : "", &o, err);
 }
 
-int hf_wait_fd(const struct hf_wait *wait) { return wait->epoll_fd; }
+int hf_wait_start(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
+                  struct hf_wait **ret, struct hf_error *err)
+{
+    struct hf_wait *w = make_wait(err);
+    int r = w ? begin(w, hf, name, opts, err) : -HF_NOMEM;
+    if (r < 0)
+        free(w);
+    else
+        *ret = w;
+    return r;
+}
+
+int hf_wait_fd(const struct hf_wait *wait) { return wait->bed.epoll_fd; }
 
 bool hf_wait_is_over(const struct hf_wait *wait) { return wait->over; }
 
@@ -293,8 +376,8 @@ int hf_wait_check(struct hf_wait *w, struct hf_lease *ret, struct hf_error *err)
 {
     if (w->over)
         return hf_fail(err, HF_INVALID, "this wait for %s is over", w->name);
-    drain(w->wake_fd);
-    drain(w->timer_fd);
+    if (w->watching)
+        drain(w->bed.wake_fd); /* the timer forgets that it has run out when it is set again */
     return ask_and_arm(w, ret, err);
 }
 
@@ -305,15 +388,27 @@ void hf_wait_end(struct hf_wait *w)
     withdraw(w);
     close_watch(w);
     for (int i = 0; i < HF_BOUND_MAX; i++)
-        close_if_open(&w->ahead_fds[i]);
-    close_if_open(&w->timer_fd);
-    close_if_open(&w->epoll_fd);
+        close_if_open(&w->bed.ahead_fds[i]);
+    close_if_open(&w->bed.timer_fd);
+    close_if_open(&w->bed.epoll_fd);
     free(w);
 }
 
+/*
+ * Keep the bed for the next one who waits: closing it all takes longer than confirming what was
+ * granted. Only where nobody was given hf_wait_fd(), which must be closed.
+ */
+static void park(struct hf_wait *w)
+{
+    withdraw(w);
+    hf_wait_end(w->bed.epoll_fd < 0 ? w : atomic_exchange(&w->hf->parked, w));
+}
+
+void hf_parked_close(struct hf *hf) { hf_wait_end(atomic_exchange(&hf->parked, NULL)); }
+
 static int sleep_until_woken(struct hf_wait *w, struct hf_error *err)
 {
-    struct pollfd fds[] = {{.fd = w->epoll_fd, .events = POLLIN},
+    struct pollfd fds[] = {{.fd = w->bed.epoll_fd, .events = POLLIN},
                            {.fd = w->cancel_fd, .events = POLLIN}};
     int n = poll(fds, 2, -1);
     if (n < 0 && errno != EINTR)
@@ -326,15 +421,19 @@ static int sleep_until_woken(struct hf_wait *w, struct hf_error *err)
 int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                struct hf_lease *ret, struct hf_error *err)
 {
-    struct hf_wait *w = NULL;
-    int r = hf_wait_start(hf, name, opts, &w, err);
-    if (!w)
+    struct hf_wait *w = atomic_exchange(&hf->parked, NULL);
+    if (!w && !(w = make_wait(err)))
+        return -HF_NOMEM;
+    int r = begin(w, hf, name, opts, err);
+    if (r < 0) {
+        park(w);
         return r;
+    }
     while ((r = hf_wait_check(w, ret, err)) == -HF_HELD && !w->over) {
         r = sleep_until_woken(w, err);
         if (r < 0)
             break;
     }
-    hf_wait_end(w);
+    park(w);
     return r;
 }

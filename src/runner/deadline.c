@@ -4,7 +4,7 @@ enum {
     LEAD_MIN_MS = 10, /* SIGKILL comes so long before the deadline: a process needs time to die */
     LEAD_MAX_MS = 500,
     LEAD_PER_TTL = 20,
-    LINGER_MAX_MS = 500, /* `cmd > >(tee log)`: tee must be able to write its last lines */
+    LINGER_MAX_MS = 2000, /* `cmd > >(tee log)`: tee must be able to write its last lines */
     LINGER_PER_GRACE = 4,
     KILL_AGAIN_MS = 10 /* what is killed may have been forking */
 };

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -130,6 +131,15 @@ int hf_local_watch(int wake_dir, const struct hf_lock_id *id, int *ret_fd, struc
     share_fifo(wake_dir, fd);
     *ret_fd = fd;
     return 0;
+}
+
+/* A new name for the same FIFO: a third of what a new one costs. */
+int hf_local_rewatch(int wake_dir, const struct hf_lock_id *from, const struct hf_lock_id *to)
+{
+    char old[HF_LOCK_ID_LEN + 1], name[HF_LOCK_ID_LEN + 1];
+    hf_lock_id_format(from, old);
+    hf_lock_id_format(to, name);
+    return renameat(wake_dir, old, wake_dir, name) < 0 ? -HF_UNAVAILABLE : 0;
 }
 
 void hf_local_unwatch(int wake_dir, const struct hf_lock_id *id, int fd)

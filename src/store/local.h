@@ -28,6 +28,7 @@ int64_t hf_local_now_ms(void);
 void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms);
 
 int hf_local_watch(int wake_dir, const struct hf_lock_id *id, int *ret_fd, struct hf_error *err);
+int hf_local_rewatch(int wake_dir, const struct hf_lock_id *from, const struct hf_lock_id *to);
 void hf_local_unwatch(int wake_dir, const struct hf_lock_id *id, int fd);
 void hf_local_wake(int wake_dir, const struct hf_lock_id *id);
 

@@ -14,11 +14,13 @@
 struct hf_store {
     const struct hf_store_ops *ops;
     char shown_url[HF_URL_MAX];
+    _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
 struct hf_store_ops {
     const char *scheme;
-    const char *form; /* "sqlite:PATH": how its URL looks, for error texts */
+    const char *alias; /* another name of the scheme, or NULL */
+    const char *form;  /* "sqlite:PATH": how its URL looks, for error texts */
 
     /* Open, creating what is missing. It begins with a struct hf_store, filled by the caller. */
     int (*open)(const struct hf_url *url, struct hf_store **ret, struct hf_error *err);
@@ -44,6 +46,9 @@ struct hf_store_ops {
     int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
     const char *(*schema)(void); /* NULL: nothing to print */
 
+    /* What may break the promise as the engine is set up; answers NULL where nothing does. */
+    const char *(*caution)(struct hf_store *store);
+
     /*
      * A descriptor that becomes readable when the waiter `id` may have been granted NAME. Opened
      * before the waiter asks, so that no wake-up is lost. -1 where the engine can't tell: then the
@@ -52,6 +57,10 @@ struct hf_store_ops {
     int (*watch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                  struct hf_error *err);
     void (*unwatch)(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
+
+    /* Let a descriptor that watched for `from` watch for `to` from now on. NULL: never possible. */
+    int (*rewatch)(struct hf_store *store, const struct hf_lock_id *from,
+                   const struct hf_lock_id *to);
 
     /*
      * Whom the waiter `id` stands behind: the processes of the one just ahead of it in the queue,
@@ -63,7 +72,11 @@ struct hf_store_ops {
 
 int hf_store_open(const char *url, struct hf_store **ret, struct hf_error *err);
 
+/* The schema of this URL's store, without opening it. */
+int hf_store_schema(const char *url, const char **ret, struct hf_error *err);
+
 extern const struct hf_store_ops hf_sqlite_store;
 extern const struct hf_store_ops hf_file_store;
+extern const struct hf_store_ops hf_postgres_store;
 
 #endif

@@ -76,7 +76,7 @@ def test_list_of_more_than_a_screenful(hf):
 
 
 def test_why_tells_the_story(hf):
-    first = hf.json("acquire", "--owner", "web1/1", "--ttl", "1s", "a")["fence"]
+    first = hf.json("acquire", "--owner", "web1/1", "--ttl", "5s", "a")["fence"]
     hf("acquire", "--owner", "web2/2", "a")
     poll(lambda: state(hf, "a") == "stale")
     lease = hf.json("acquire", "--owner", "web3/3", "a")
@@ -232,7 +232,7 @@ def test_init(hf):
     assert hf.ok("-q", "init") == ""
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_init_prints_the_schema(hf):
     assert "CREATE TABLE" in hf.ok("init", "--print")
 

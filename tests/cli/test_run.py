@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import marked_processes, poll
+from conftest import TTL_S, expect_renewals, in_files, marked_processes, poll
 
 
 def sh(script):
@@ -111,6 +111,7 @@ def test_the_environment_tells_the_command_its_lease(hf):
     assert "HOLDFAST_KEY" not in env and "HOLDFAST_EXECUTION" not in env
 
 
+@in_files
 def test_the_command_can_use_its_lease_from_any_directory(hf, tmp_path):
     where = tmp_path / "50% off?"
     where.mkdir()
@@ -182,18 +183,16 @@ def test_the_lock_is_held_while_the_command_runs_and_free_after(hf):
 
 
 def test_the_lease_is_renewed_for_as_long_as_the_command_runs(hf):
-    holder = hf.start("run", "--ttl", "600ms", "a", *sh("echo on; sleep 2.5; exit 4"))
+    holder = hf.start("run", "--ttl", TTL_S, "a", *sh("echo on; read x; exit 4"),
+                      stdin=subprocess.PIPE)
     assert holder.stdout.readline() == "on\n"
-    fence = hf.json("status", "a")["fence"]
-    while holder.poll() is None:
-        status = hf.json("status", "a")
-        assert status["fence"] == fence
-    out, err = holder.communicate()
+    expect_renewals(hf, "a", lived_s=TTL_S)
+    out, err = holder.communicate("\n")
     assert (holder.returncode, out, err) == (4, "", "")
 
 
 def test_a_lease_that_was_forced_away_ends_the_command_with_76(hf):
-    holder = hf.start("run", "--ttl", "600ms", "a", *sh("echo on; sleep 100"))
+    holder = hf.start("run", "--ttl", TTL_S, "a", *sh("echo on; sleep 100"))
     assert holder.stdout.readline() == "on\n"
     fence = hf.json("status", "a")["fence"]
     hf.ok("release", "--force", "--fence", fence, "--reason", "test", "a")
@@ -329,7 +328,7 @@ def test_what_keeps_forking_and_exiting_is_caught(hf):
 # ---- once ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_once_runs_only_until_it_has_succeeded(hf, tmp_path):
     count = tmp_path / "count"
     script = f"echo $HOLDFAST_KEY >> {count}; [ $(wc -l < {count}) -ge 2 ]"
@@ -343,7 +342,7 @@ def test_once_runs_only_until_it_has_succeeded(hf, tmp_path):
     assert count.read_text() == "k\nk\n"
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_once_tells_the_command_its_execution(hf):
     out = hf.ok("run", "--once", "k", "a", "--", "env")
     env = dict(line.split("=", 1) for line in out.splitlines() if line.startswith("HOLDFAST_"))
@@ -351,7 +350,7 @@ def test_once_tells_the_command_its_execution(hf):
     assert (env["HOLDFAST_KEY"], env["HOLDFAST_WORKFLOW"], env["HOLDFAST_ATTEMPT"]) == ("k", "a", "1")
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_once_per_uses_the_local_calendar(hf):
     key = hf.ok("run", "--once-per", "day", "a", *sh("echo $HOLDFAST_KEY"), env={"TZ": "UTC-14"})
     assert re.fullmatch(r"day:\d{4}-\d\d-\d\d", key)

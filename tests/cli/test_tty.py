@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import PATIENCE_S, poll
+from conftest import PATIENCE_S, TTL_S, expect_renewals, poll
 
 PROMPT = "prompt> "
 
@@ -187,20 +187,15 @@ def test_ctrl_z_gives_the_prompt_and_fg_goes_on(hf, shell):
 
 
 def test_a_stopped_job_keeps_its_lease_for_longer_than_its_ttl(hf, shell):
-    shell.run(f"'{hf.program}' run --ttl 500ms a -- sh -c 'echo on; read x; echo got $x'")
+    shell.run(f"'{hf.program}' run --ttl {TTL_S}s a -- sh -c 'echo on; read x; echo got $x'")
     shell.expect("on\n")
-    fence = hf.json("status", "a")["fence"]
-    for _ in range(2):
-        shell.press_ctrl_z()
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            status = hf.json("status", "a")
-            assert (status["state"], status["fence"]) == ("held", fence)
-        shell.run("fg")
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
-            status = hf.json("status", "a")
-            assert (status["state"], status["fence"]) == ("held", fence)
+    shell.press_ctrl_z()
+    expect_renewals(hf, "a", lived_s=TTL_S)
+    shell.run("fg")
+    expect_renewals(hf, "a")
+    shell.press_ctrl_z()
+    expect_renewals(hf, "a")
+    shell.run("fg")
     shell.type("bye\n")
     shell.expect("got bye\n")
     shell.expect(PROMPT)
@@ -208,11 +203,14 @@ def test_a_stopped_job_keeps_its_lease_for_longer_than_its_ttl(hf, shell):
 
 
 def test_bg_lets_it_go_on_in_the_background(hf, shell, tmp_path):
-    done = tmp_path / "done"
-    shell.run(f"'{hf.program}' run --ttl 600ms a -- bash -c 'echo on; sleep 1.5; touch {done}'")
+    go, done = tmp_path / "go", tmp_path / "done"
+    script = f"echo on; until test -e {go}; do sleep 0.1; done; touch {done}"
+    shell.run(f"'{hf.program}' run --ttl {TTL_S}s a -- bash -c '{script}'")
     shell.expect("on\n")
     shell.press_ctrl_z()
     shell.run("bg")
+    expect_renewals(hf, "a")
+    go.touch()
     poll(done.exists)
     shell.expect("Done")
     assert hf.json("status", "a")["state"] == "free"
@@ -260,7 +258,7 @@ def test_a_stopped_job_that_is_killed_leaves_nothing(hf, shell, tmp_path):
 
 
 def test_a_lease_lost_while_stopped_ends_the_job(hf, shell):
-    shell.run(f"'{hf.program}' run --ttl 500ms a -- sh -c 'echo on; read x'")
+    shell.run(f"'{hf.program}' run --ttl {TTL_S}s a -- sh -c 'echo on; read x'")
     shell.expect("on\n")
     fence = hf.json("status", "a")["fence"]
     shell.press_ctrl_z()

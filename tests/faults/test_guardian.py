@@ -8,117 +8,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-import uuid
 
 import pytest
 
-from conftest import marked_processes, poll
-
-# A tree that clings to life: a daemon in a session of its own, a child that ignores SIGTERM and holds
-# the pipes, and a shell pipeline. Each writes the boot clock into a file of its own all the time.
-TREE = r"""
-import os, signal, subprocess, sys, time
-
-def beat(path):
-    beats = open(path, "w")
-    while True:
-        beats.seek(0)
-        beats.write("%.6f" % time.clock_gettime(time.CLOCK_BOOTTIME))
-        beats.flush()
-        time.sleep(0.002)
-
-where = sys.argv[1]
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        for fd in range(3):
-            os.close(fd)
-        beat(where + "/daemon")
-    os._exit(0)
-if os.fork() == 0:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    os.setpgid(0, 0)
-    beat(where + "/stubborn")
-subprocess.Popen("sleep 1000 | cat", shell=True)
-while len([f for f in os.listdir(where) if os.path.getsize(where + "/" + f)]) < 2:
-    time.sleep(0.002)
-print("on", flush=True)
-beat(where + "/command")
-"""
-
-# The next holder: says when it started, and which processes of the first tree it found alive.
-NEXT = r"""
-import os, sys, time
-now = time.clock_gettime(time.CLOCK_BOOTTIME)
-alive = []
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        stat = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
-        if stat[0] not in "ZX" and sys.argv[1].encode() in open(f"/proc/{pid}/environ", "rb").read().split(b"\0"):
-            alive.append(pid)
-    except OSError:
-        pass
-print(now, *alive)
-"""
-
-
-class Tree:
-    """A wrapper whose command is TREE, and what is known of it."""
-
-    def __init__(self, hf, tmp_path, *options, name="a"):
-        self.hf, self.name, self.tag = hf, name, f"TREE_TAG={uuid.uuid4()}"
-        self.where = tmp_path / "beats"
-        self.where.mkdir()
-        self.wrapper = hf.start("run", *options, name, "--", sys.executable, "-c", TREE, self.where,
-                                env=dict([self.tag.split("=")]), start_new_session=True)
-        assert self.wrapper.stdout.readline() == "on\n"
-        self.guardian = next(int(pid) for pid in children(self.wrapper.pid)
-                             if comm(pid) == "holdfast-guard")
-
-    def processes(self):
-        """All but the wrapper, living."""
-        pids = set(marked_processes(self.tag)) - {self.wrapper.pid}
-        return [pid for pid in pids if state(pid) not in ("Z", "X", None)]
-
-    def last_beat(self):
-        return max(float(path.read_text() or 0) for path in self.where.iterdir())
-
-    def next_holder(self, *options):
-        """Start the next one, waiting for its turn."""
-        return self.hf.start("run", "--wait=100s", *options, self.name, "--", sys.executable, "-c",
-                             NEXT, self.tag, start_new_session=True)
-
-    def assert_dead_before(self, successor):
-        out, err = successor.communicate()
-        assert successor.returncode == 0, err
-        started, *alive = out.split()
-        # The wrapper and guardian of the first may still be about; nothing of the command.
-        own = {str(self.wrapper.pid), str(self.guardian)}
-        assert set(alive) <= own
-        assert self.last_beat() < float(started)
-
-
-def children(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as listed:
-            return listed.read().split()
-    except OSError:
-        return []
-
-
-def comm(pid):
-    with open(f"/proc/{pid}/comm") as text:
-        return text.read().strip()
-
-
-def state(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return None
-
+from conftest import TTL_S, poll
+from tree import Tree, children, comm, state
 
 def wait_until_queued(hf):
     poll(lambda: hf.json("status", "a")["waiters"] == 1)
@@ -243,7 +137,7 @@ def test_a_waiting_wrapper_that_is_killed_leaves_nobody(hf):
 
 
 def test_a_stopped_wrappers_tree_is_dead_by_the_deadline(hf, tmp_path):
-    tree = Tree(hf, tmp_path, "--ttl", "1500ms")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     successor = tree.next_holder()
     wait_until_queued(hf)
     os.kill(tree.wrapper.pid, signal.SIGSTOP)
@@ -259,7 +153,7 @@ def test_a_stopped_wrappers_tree_is_dead_by_the_deadline(hf, tmp_path):
 def test_a_stopped_wrappers_command_is_asked_first(hf):
     """SIGTERM comes a grace before the deadline: who heeds it can clean up."""
     script = "trap 'echo asked; exit 0' TERM; echo on; sleep 1000 & wait; echo late"
-    runner = hf.start("run", "--ttl", "900ms", "a", "--", "bash", "-c", script,
+    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "bash", "-c", script,
                       start_new_session=True)
     assert runner.stdout.readline() == "on\n"
     os.kill(runner.pid, signal.SIGSTOP)
@@ -270,7 +164,7 @@ def test_a_stopped_wrappers_command_is_asked_first(hf):
 
 
 def test_a_wrapper_stopped_before_its_release_does_not_free_its_successor(hf):
-    runner = hf.start("run", "--ttl", "1s", "a", "--", "sh", "-c", "echo on; read x; exit 0",
+    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", "echo on; read x; exit 0",
                       stdin=subprocess.PIPE, start_new_session=True)
     assert runner.stdout.readline() == "on\n"
     guardian = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
@@ -287,7 +181,7 @@ def test_a_wrapper_stopped_before_its_release_does_not_free_its_successor(hf):
 
 
 def test_everything_stopped_past_the_ttl_is_killed_on_waking_and_harms_nobody(hf, tmp_path):
-    tree = Tree(hf, tmp_path, "--ttl", "1s")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     everything = tree.processes() + [tree.wrapper.pid]
     for pid in everything:
         os.kill(pid, signal.SIGSTOP)
@@ -303,7 +197,7 @@ def test_everything_stopped_past_the_ttl_is_killed_on_waking_and_harms_nobody(hf
 
 
 def test_a_stopped_guardian_does_not_keep_the_wrapper_from_ending_a_lost_tree(hf, tmp_path):
-    tree = Tree(hf, tmp_path, "--ttl", "900ms")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     os.kill(tree.guardian, signal.SIGSTOP)
     fence = hf.json("status", "a")["fence"]
     hf.ok("release", "--force", "--fence", fence, "--reason", "test", "a")
@@ -315,7 +209,7 @@ def test_a_stopped_guardian_does_not_keep_the_wrapper_from_ending_a_lost_tree(hf
 @pytest.mark.stores("sqlite")
 def test_a_store_that_hangs_does_not_hide_the_loss(hf, tmp_path):
     """Renewals block while another process keeps the database locked."""
-    tree = Tree(hf, tmp_path, "--ttl", "1500ms")
+    tree = Tree(hf, tmp_path, "--ttl", TTL_S)
     database = sqlite3.connect(hf.url.split(":", 1)[1], isolation_level=None)
     for _ in range(1000):
         try:

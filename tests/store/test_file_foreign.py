@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import PATIENCE_S, Holdfast, poll
+from conftest import PATIENCE_S, TTL_S, Holdfast, expect_renewals, fill, poll
 
 SEED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "seed_lock.py")
 NOBODY = 65534
@@ -141,11 +141,13 @@ def test_a_seed_style_program_waits_for_us(hf):
 
 
 def test_a_renewed_lease_is_not_stolen_by_a_seed_style_program(hf):
-    """Its threshold passes several times over while we hold the lock and renew it."""
-    hf.env["HOLDFAST_STORE"] += "?stale=2s"
-    holder = hf.start("run", "--ttl", "2s", "x", "--", "sleep", "7")
+    """Its threshold passes twice while we hold the lock and renew it."""
+    hf.env["HOLDFAST_STORE"] += f"?stale={TTL_S}s"
+    holder = hf.start("run", "--ttl", TTL_S, "x", "--", "cat", stdin=subprocess.PIPE)
     poll(lambda: os.path.exists(lock_file(hf)))
-    thief = seed(hf, "hold", lock_file(hf), SEED_STALE_S="2", SEED_TIMEOUT_S="100")
+    thief = seed(hf, "hold", lock_file(hf), SEED_STALE_S=str(TTL_S), SEED_TIMEOUT_S="100")
+    expect_renewals(hf, "x", lived_s=2 * TTL_S)
+    holder.stdin.close()
     assert holder.wait(PATIENCE_S) == 0
     assert thief.stdout.readline() == "held\n"
     thief.stdin.close()
@@ -368,27 +370,11 @@ def test_several_users_share_a_directory_of_their_group(hf, commons):
     assert stranger("status", "x").returncode != 0
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """An empty tmpfs with little room."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=0755", "none", path],
-                          capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"can't mount a tmpfs: {done.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
-
-
 def test_a_full_disk_grants_nothing_and_leaves_nothing(small_disk, tmp_path):
     hf = Holdfast(f"file:{small_disk}/locks", tmp_path)
     try:
         token = hf.ok("acquire", "kept")
-        with open(small_disk / "filler", "wb", buffering=0) as filler:
-            with pytest.raises(OSError):
-                while True:
-                    filler.write(b"x" * 4096)
+        fill(small_disk)
         done = hf("acquire", "x")
         assert done.returncode == 69 and "No space left" in done.stderr
         assert not os.path.exists(lock_file(hf)) and hf.json("status", "x")["state"] == "free"

@@ -416,8 +416,8 @@ static void the_queue_has_an_end(void **state)
         struct hf_request req = {.op = HF_OP_ACQUIRE,
                                  .name = "x",
                                  .token = tokens[i],
-                                 .ttl_ms = 1000,
-                                 .wait_ms = 10000,
+                                 .ttl_ms = 60000,
+                                 .wait_ms = 600000,
                                  .priority = i % 2};
         int r = hf_apply(hf, &req, 1, &answer, NULL);
         assert_int_equal(r < 0 ? r : answer.code,

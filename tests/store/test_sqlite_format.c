@@ -200,8 +200,8 @@ static void foreign_writer_is_waited_for_and_named(void **state)
     hf_close(hf);
 }
 
-/* The bug: it gave up, but its place in the queue and what was offered there stayed. */
-static void a_wait_that_fails_leaves_the_queue_when_it_can(void **state)
+/* The bugs: a waiter ended with an error; and then its place in the queue stayed. */
+static void a_waiter_outlasts_a_foreign_writer_and_leaves_the_queue_when_it_ends(void **state)
 {
     struct place *p = *state;
     struct hf *hf = open_ok(p);
@@ -214,9 +214,13 @@ static void a_wait_that_fails_leaves_the_queue_when_it_can(void **state)
     sqlite3 *db;
     assert_int_equal(sqlite3_open(p->path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
-    assert_int_equal(hf_wait_check(wait, &none, NULL), -HF_UNAVAILABLE);
-    assert_true(hf_wait_is_over(wait));
+    struct hf_error err = {0};
+    assert_int_equal(hf_wait_check(wait, &none, &err), -HF_HELD);
+    assert_false(hf_wait_is_over(wait));
+    assert_non_null(strstr(err.message, "another program"));
     sqlite3_close(db);
+    assert_int_equal(hf_wait_check(wait, &none, &err), -HF_HELD);
+    assert_true(err.has_holder);
     hf_wait_end(wait);
     assert_int_equal(sql(p, "SELECT count(*) FROM waiter"), 0);
     give_back(hf, &lease);
@@ -619,7 +623,7 @@ int main(void)
         TEST(unwritable_places_are_forbidden),
         TEST(missing_directories_are_made_private),
         TEST(foreign_writer_is_waited_for_and_named),
-        TEST(a_wait_that_fails_leaves_the_queue_when_it_can),
+        TEST(a_waiter_outlasts_a_foreign_writer_and_leaves_the_queue_when_it_ends),
         TEST(removed_database_is_noticed),
         TEST(many_may_create_it_at_once),
         TEST(the_first_fence_is_1),

@@ -1,7 +1,11 @@
-/* What the library checks before it asks a store, and what a struct's size means. */
+/* What the library checks before it asks a store, what a struct's size means, and how it waits for a
+ * store that fails. */
+#include <poll.h>
 #include <sys/vfs.h>
 
 #include "client.h"
+#include "clock.h"
+#include "error.h"
 #include "place.h"
 
 /* ---- a filesystem that tests can choose: this kernel may have no network ones ---------------- */
@@ -127,6 +131,136 @@ static void a_store_on_a_network_filesystem_is_refused(void **state)
     }
 }
 
+/* ---- a store that fails at will -------------------------------------------------------------- */
+
+static const struct hf_store_ops *sound_ops;
+static struct hf_store_ops failing_ops;
+static struct {
+    int after; /* so many requests are answered first */
+    int times; /* then so many fail; with the last one the holder gives the name back */
+    int code;  /* with this; -HF_UNKNOWN: though they were carried out */
+    bool past_help;
+} fault;
+static struct hf *elsewhere; /* a handle that has no faults */
+static struct hf_lease held;
+
+static int apply_or_fail(struct hf_store *store, const struct hf_request *requests, size_t n,
+                         struct hf_answer *answers, struct hf_error *e)
+{
+    int r = 0;
+    bool fails = fault.after-- <= 0 && fault.times > 0;
+    if (!fails || fault.code == -HF_UNKNOWN)
+        r = sound_ops->apply(store, requests, n, answers, e);
+    if (!fails)
+        return r;
+    store->past_help = fault.past_help;
+    if (--fault.times == 0)
+        assert_int_equal(hf_release(elsewhere, &held, NULL), 0);
+    return hf_fail(e, -fault.code, "the disk is on fire");
+}
+
+/* "a" is held through another handle; the next requests but `after` of `hf` will fail. */
+static void set_fire(void **state, int after, int times, int code)
+{
+    elsewhere = open_ok(*state);
+    assert_int_equal(hf_acquire(elsewhere, "a", NULL, &held, &err), 0);
+    sound_ops = hf->store->ops;
+    failing_ops = *sound_ops;
+    failing_ops.apply = apply_or_fail;
+    hf->store->ops = &failing_ops;
+    memset(&fault, 0, sizeof fault);
+    fault.after = after;
+    fault.times = times;
+    fault.code = code;
+}
+
+static void put_out(void)
+{
+    hf->store->ops = sound_ops;
+    hf_close(elsewhere);
+}
+
+static struct hf_acquire_options waiting(int64_t wait_ms)
+{
+    struct hf_acquire_options opts = HF_ACQUIRE_INIT;
+    opts.wait_ms = wait_ms;
+    return opts;
+}
+
+enum { FIRST_ASKS = 2 /* of a waiter: into the queue, and again when it can be woken */ };
+
+static void who_waits_outlasts_a_store_that_fails(void **state)
+{
+    static const int codes[] = {-HF_UNAVAILABLE, -HF_UNKNOWN};
+    for (int i = 0; i < 2; i++) {
+        struct hf_acquire_options opts = waiting(HF_FOREVER);
+        struct hf_lease lease;
+        set_fire(state, FIRST_ASKS, 9, codes[i]); /* an unknown is asked for four times */
+        assert_int_equal(hf_acquire(hf, "a", &opts, &lease, &err), 0);
+        assert_int_equal(fault.times, 0);
+        assert_true(lease.fence > held.fence);
+        assert_int_equal(hf_release(hf, &lease, &err), 0);
+        put_out();
+    }
+}
+
+static void an_event_loop_sleeps_while_the_store_fails(void **state)
+{
+    struct hf_acquire_options opts = waiting(HF_FOREVER);
+    struct hf_lease lease;
+    struct hf_wait *wait;
+    int r, failures = 0;
+    set_fire(state, FIRST_ASKS, 3, -HF_UNAVAILABLE);
+    assert_int_equal(hf_wait_start(hf, "a", &opts, &wait, &err), 0);
+    assert_int_equal(hf_wait_check(wait, &lease, &err), -HF_HELD);
+    assert_true(err.has_holder);
+    struct pollfd fd = {.fd = hf_wait_fd(wait), .events = POLLIN};
+    while ((r = hf_wait_check(wait, &lease, &err)) == -HF_HELD) {
+        assert_false(hf_wait_is_over(wait));
+        if (strstr(err.message,
+                   "still waiting for a though the store fails: the disk is on fire")) {
+            assert_false(err.has_holder);
+            failures++;
+        }
+        assert_int_equal(poll(&fd, 1, 60000), 1);
+    }
+    assert_int_equal(r, 0);
+    assert_int_equal(failures, 3);
+    assert_true(hf_wait_is_over(wait));
+    hf_wait_end(wait);
+    put_out();
+}
+
+static void a_wait_that_ends_while_the_store_fails_says_so(void **state)
+{
+    struct hf_acquire_options opts = waiting(700);
+    struct hf_lease lease;
+    set_fire(state, FIRST_ASKS, 1000, -HF_UNAVAILABLE);
+    assert_int_equal(hf_extend(elsewhere, &held, 200, &err), 0); /* then it looks, and fails */
+    int64_t before_ms = hf_clock_boot_ms();
+    assert_int_equal(hf_acquire(hf, "a", &opts, &lease, &err), -HF_UNAVAILABLE);
+    assert_true(hf_clock_boot_ms() >= before_ms + 700);
+    assert_true(fault.times > 900); /* it slept in between */
+    assert_non_null(strstr(err.message, "the disk is on fire (still so after "));
+    put_out();
+}
+
+static void a_store_that_fails_at_first_or_for_good_is_an_error_at_once(void **state)
+{
+    struct hf_acquire_options opts = waiting(HF_FOREVER);
+    struct hf_lease lease;
+    for (int past_help = 0; past_help < 2; past_help++) {
+        set_fire(state, past_help ? FIRST_ASKS : 0, 1000, -HF_UNAVAILABLE);
+        fault.past_help = past_help;
+        if (past_help)
+            opts.wait_ms = 600000; /* nobody wakes it: it looks by itself */
+        assert_int_equal(hf_acquire(hf, "a", &opts, &lease, &err), -HF_UNAVAILABLE);
+        assert_string_equal(err.message, "the disk is on fire");
+        assert_int_equal(hf_release(elsewhere, &held, NULL), 0);
+        put_out();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -136,6 +270,10 @@ int main(void)
         T(what_can_not_be_asked_is_refused_before_the_store_is),
         T(the_deadline_lies_before_the_expiry),
         T(a_store_on_a_network_filesystem_is_refused),
+        T(who_waits_outlasts_a_store_that_fails),
+        T(an_event_loop_sleeps_while_the_store_fails),
+        T(a_wait_that_ends_while_the_store_fails_says_so),
+        T(a_store_that_fails_at_first_or_for_good_is_an_error_at_once),
 #undef T
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,12 @@
 /*
- * One handle, many threads: everything at once, on sqlite: and on file:, built under
- * ThreadSanitizer by `make tsan`. And what a fork leaves of a handle.
+ * One handle, many threads: everything at once, built under ThreadSanitizer by `make tsan`. And what
+ * a fork leaves of a handle.
+ *
+ *     test_threads --store URL        (tests/store/in-scratch has one)
  */
 #include <dirent.h>
 #include <errno.h>
+#include <libpq-fe.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,19 +18,42 @@
 #include "holdfast.h"
 #include "process.h"
 
-enum { THREADS = 8, ROUNDS = 40, NAMES = 2 };
+enum {
+    THREADS = 8,
+    ROUNDS = 40,
+    NAMES = 2,
+    TTL_MS = 3000 /* a busy machine may stand still for almost two thirds of it */
+};
 
 static const char *const names[NAMES] = {"first", "second"};
-static const char *scheme; /* of the group that runs */
-static char directory[] = "/tmp/holdfast-threads.XXXXXX";
+static const char *store_url;
 static struct hf *hf;
 static struct hf_error err; /* of the test's own thread */
 
+static bool is_postgres(void) { return strncmp(store_url, "postgres:", 9) == 0; }
+
+static void drop_schema(void)
+{
+    PGconn *conn = PQconnectdb(store_url);
+    PGresult *result = PQexec(conn, "SET client_min_messages = error;"
+                                    "DROP SCHEMA IF EXISTS holdfast CASCADE");
+    if (PQresultStatus(result) != PGRES_COMMAND_OK)
+        fail_msg("%s", PQerrorMessage(conn));
+    PQclear(result);
+    PQfinish(conn);
+}
+
+/* Every test has a store that is new: a path of its own, or the same database without its schema. */
 static int open_one(void **state)
 {
     static int stores;
-    char url[200];
-    snprintf(url, sizeof url, "%s:%s/%d", scheme, directory, ++stores);
+    char url[300];
+    if (is_postgres()) {
+        drop_schema();
+        snprintf(url, sizeof url, "%s", store_url);
+    } else {
+        snprintf(url, sizeof url, "%s%d", store_url, ++stores);
+    }
     if (hf_open(url, &hf, &err) < 0) {
         print_error("%s: %s\n", url, err.message);
         return -1;
@@ -146,19 +172,24 @@ static void a_keeper_renews_until_it_is_stopped(void **state)
     struct hf_acquire_options options = HF_ACQUIRE_INIT;
     struct hf_keep_options keep = HF_KEEP_INIT;
     struct hf_lease lease;
+    struct hf_status status = {0};
     struct hf_keeper *keeper;
-    options.ttl_ms = 300;
+    options.ttl_ms = TTL_MS;
     keep.renewed = count_renewal;
     renewals = 0;
     assert_int_equal(hf_acquire(hf, "kept", &options, &lease, &err), 0);
     assert_int_equal(hf_keep(hf, &lease, &keep, &keeper, &err), 0);
-    for (int i = 0; i < 6000 && renewals < 5; i++)
+    for (int i = 0; i < 6000 && renewals < 4; i++)
         usleep(10000);
-    assert_true(renewals >= 5);
+    assert_true(renewals >= 4); /* by now it would have run out */
     assert_int_equal(hf_keeper_check(keeper, &lease, &err), 0);
     hf_keeper_stop(keeper);
     int after = renewals;
-    usleep(400000);
+    for (int i = 0; i < 6000 && status.state != HF_STATE_STALE; i++) {
+        usleep(10000);
+        assert_int_equal(hf_status_of(hf, "kept", &status, &err), 0);
+    }
+    assert_int_equal(status.state, HF_STATE_STALE);
     assert_int_equal(renewals, after); /* bug 11: nothing is renewed after */
     assert_int_equal(hf_release(hf, &lease, &err), -HF_LOST);
 }
@@ -168,7 +199,7 @@ static void a_keepers_descriptor_tells_of_the_loss(void **state)
     struct hf_acquire_options options = HF_ACQUIRE_INIT;
     struct hf_lease lease;
     struct hf_keeper *keeper;
-    options.ttl_ms = 300;
+    options.ttl_ms = TTL_MS;
     assert_int_equal(hf_acquire(hf, "forced", &options, &lease, &err), 0);
     assert_int_equal(hf_keep(hf, &lease, NULL, &keeper, &err), 0);
     struct pollfd fd = {.fd = hf_keeper_fd(keeper), .events = POLLIN};
@@ -294,7 +325,7 @@ static void after_fork_the_childs_handle_says_so(void **state)
 
 static bool is_locked_by_us(const char *path)
 {
-    return strstr(path, directory) &&
+    return strstr(path, strchr(store_url, ':') + 1) &&
            (strstr(path, "-queue") || strstr(path, "/.holdfast/names/") ||
             strstr(path, "/.holdfast/state"));
 }
@@ -321,6 +352,8 @@ static int count_lock_files(void)
 static void a_forked_child_keeps_no_kernel_lock(void **state)
 {
     struct hf_lease lease;
+    if (is_postgres())
+        skip();
     assert_int_equal(hf_acquire(hf, "parent", NULL, &lease, &err), 0);
     assert_true(count_lock_files() > 0);
     pid_t pid = fork();
@@ -381,7 +414,7 @@ static void too_many_processes_and_unknown_operations_are_refused(void **state)
     assert_int_equal(hf_apply(hf, &req, 1, &answer, &err), -HF_INVALID);
 }
 
-static int run_on(const char *on)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, open_one, close_one)
@@ -397,16 +430,8 @@ static int run_on(const char *on)
         T(too_many_processes_and_unknown_operations_are_refused),
 #undef T
     };
-    scheme = on;
-    return cmocka_run_group_tests_name(on, tests, NULL, NULL);
-}
-
-int main(int argc, char **argv)
-{
-    char command[100];
-    if (argc != 2 || !mkdtemp(directory))
+    if (argc != 3 || strcmp(argv[1], "--store") != 0)
         return 64;
-    int r = run_on(argv[1]);
-    snprintf(command, sizeof command, "rm -rf %s", directory);
-    return system(command) == 0 ? r : 1;
+    store_url = argv[2];
+    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

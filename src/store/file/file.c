@@ -181,6 +181,12 @@ static int watch(struct hf_store *store, const char *name, const struct hf_lock_
     return hf_local_watch(wake_dir, id, ret_fd, err);
 }
 
+static int rewatch(struct hf_store *store, const struct hf_lock_id *from,
+                   const struct hf_lock_id *to)
+{
+    return hf_local_rewatch(file_store_of(store)->dir.wake, from, to);
+}
+
 static void unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd)
 {
     (void)name;
@@ -309,5 +315,6 @@ const struct hf_store_ops hf_file_store = {
     .init = init,
     .watch = watch,
     .unwatch = unwatch,
+    .rewatch = rewatch,
     .ahead = ahead,
 };

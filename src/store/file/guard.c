@@ -125,8 +125,10 @@ static int open_guard(struct hf_file_store *fs, struct hf_file_guard *guard, boo
                              exclusive ? O_RDWR | O_CREAT : O_RDWR, &guard->fd, err);
     if (r == -HF_NOT_FOUND && !exclusive)
         return 0;
-    if (r == -HF_NOT_FOUND)
+    if (r == -HF_NOT_FOUND) {
+        fs->base.past_help = true;
         return hf_fail(err, HF_UNAVAILABLE, "the store in %s has been removed", fs->dir.path);
+    }
     return r < 0 ? r : hf_forked_add(guard->fd, err);
 }
 

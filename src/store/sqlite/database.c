@@ -48,6 +48,7 @@ static const struct {
 
 static int moved(struct hf_sqlite *s, struct hf_error *err)
 {
+    s->base.past_help = true;
     return hf_fail(err, HF_UNAVAILABLE,
                    "%s was moved or removed while it was open; start again to use the new one",
                    s->path);
@@ -78,6 +79,8 @@ int hf_sqlite_fail(struct hf_sqlite *s, int rc, struct hf_error *err)
     bool by_system = primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN ||
                      primary == SQLITE_FULL || primary == SQLITE_READONLY;
     int saved = by_system ? sqlite3_system_errno(s->db) : 0;
+    if (primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB)
+        s->base.past_help = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (texts[i].rc == primary)
             return fail_with_text(s, texts[i].code, texts[i].text, saved, err);

@@ -45,14 +45,25 @@ static int watch(struct hf_store *store, const char *name, const struct hf_lock_
     return r < 0 ? r : hf_local_watch(dir, id, ret_fd, err);
 }
 
-static void unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd)
+/* Open since somebody first waited. */
+static int known_wake_dir(struct hf_sqlite *s)
 {
-    (void)name;
-    struct hf_sqlite *s = hf_sqlite_of(store);
     pthread_mutex_lock(&s->mutex);
     int dir = s->wake_dir;
     pthread_mutex_unlock(&s->mutex);
-    hf_local_unwatch(dir, id, fd);
+    return dir;
+}
+
+static int rewatch(struct hf_store *store, const struct hf_lock_id *from,
+                   const struct hf_lock_id *to)
+{
+    return hf_local_rewatch(known_wake_dir(hf_sqlite_of(store)), from, to);
+}
+
+static void unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd)
+{
+    (void)name;
+    hf_local_unwatch(known_wake_dir(hf_sqlite_of(store)), id, fd);
 }
 
 static void wake(struct hf_store *store, const char *name, const struct hf_lock_id *id)
@@ -166,5 +177,6 @@ const struct hf_store_ops hf_sqlite_store = {
     .schema = hf_sqlite_schema,
     .watch = watch,
     .unwatch = unwatch,
+    .rewatch = rewatch,
     .ahead = hf_sqlite_ahead,
 };
