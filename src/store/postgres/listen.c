@@ -18,7 +18,8 @@
 enum {
     CHECK_MS = 5000,       /* a connection that was silent for so long is asked whether it lives */
     RECONNECT_MIN_MS = 50, /* the pause grows to the maximum */
-    RECONNECT_MAX_MS = 3000
+    RECONNECT_MAX_MS = 3000,
+    BUCKETS = 1024
 };
 
 struct watch {
@@ -32,10 +33,10 @@ struct hf_pg_listener {
     char channel[HF_PG_CHANNEL_LEN + 1];
     pthread_mutex_t mutex; /* of what follows */
     pthread_mutex_t starting;
-    struct watch *watches;
-    bool running;   /* there is a thread */
-    bool listening; /* the channel may be named in requests */
-    bool no_use;    /* a pooler is between */
+    struct watch *watches[BUCKETS]; /* by id */
+    bool running;                   /* there is a thread */
+    bool listening;                 /* the channel may be named in requests */
+    bool no_use;                    /* a pooler is between */
     bool closing;
     int kick_fd; /* wakes the thread when it is to end */
     pthread_t thread;
@@ -101,12 +102,52 @@ static int connect_listener(struct hf_pg_listener *l, struct hf_error *err)
 
 /* ---- waking --------------------------------------------------------------------------------- */
 
-/* The waiter with this id; NULL: everybody, because something may have been missed. */
+/* Ids are hashes themselves. */
+static struct watch **bucket_of(struct hf_pg_listener *l, const struct hf_lock_id *id)
+{
+    return &l->watches[(id->bytes[0] << 8 | id->bytes[1]) % BUCKETS];
+}
+
+static struct watch *find(struct hf_pg_listener *l, const struct hf_lock_id *id)
+{
+    struct watch *w = *bucket_of(l, id);
+    while (w && !hf_lock_id_equal(&w->id, id))
+        w = w->next;
+    return w;
+}
+
+static void add(struct hf_pg_listener *l, struct watch *w)
+{
+    struct watch **bucket = bucket_of(l, &w->id);
+    w->next = *bucket;
+    *bucket = w;
+}
+
+static struct watch *take_out(struct hf_pg_listener *l, const struct hf_lock_id *id)
+{
+    struct watch *found = find(l, id), **w = bucket_of(l, id);
+    while (*w && *w != found)
+        w = &(*w)->next;
+    if (found)
+        *w = found->next;
+    return found;
+}
+
 static void wake(struct hf_pg_listener *l, const struct hf_lock_id *id)
 {
     pthread_mutex_lock(&l->mutex);
-    for (struct watch *w = l->watches; w; w = w->next)
-        if (!id || hf_lock_id_equal(&w->id, id))
+    struct watch *w = find(l, id);
+    if (w)
+        signal_fd(w->fd);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* Something may have been missed. */
+static void wake_all(struct hf_pg_listener *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    for (int i = 0; i < BUCKETS; i++)
+        for (struct watch *w = l->watches[i]; w; w = w->next)
             signal_fd(w->fd);
     pthread_mutex_unlock(&l->mutex);
 }
@@ -155,7 +196,7 @@ static void reconnect(struct hf_pg_listener *l)
     while (sleep_unless_closed(l, hf_pg_jitter_ms(pause_ms))) {
         if (connect_listener(l, NULL) == 1) {
             set_listening(l, true);
-            wake(l, NULL);
+            wake_all(l);
             return;
         }
         pause_ms = 2 * pause_ms < RECONNECT_MAX_MS ? 2 * pause_ms : RECONNECT_MAX_MS;
@@ -266,10 +307,7 @@ void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
                    char ret[HF_PG_CHANNEL_LEN + 1])
 {
     pthread_mutex_lock(&l->mutex);
-    const struct watch *w = l->listening ? l->watches : NULL;
-    while (w && !hf_lock_id_equal(&w->id, id))
-        w = w->next;
-    strcpy(ret, w ? l->channel : "");
+    strcpy(ret, l->listening && find(l, id) ? l->channel : "");
     pthread_mutex_unlock(&l->mutex);
 }
 
@@ -290,8 +328,7 @@ int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_i
     w->id = *id;
     w->fd = fd;
     pthread_mutex_lock(&l->mutex);
-    w->next = l->watches;
-    l->watches = w;
+    add(l, w);
     pthread_mutex_unlock(&l->mutex);
     *ret_fd = fd;
     return 0;
@@ -300,17 +337,24 @@ int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_i
 void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd)
 {
     struct hf_pg_listener *l = hf_postgres_of(store)->listener;
-    struct watch *found = NULL;
     (void)name;
-    (void)id;
     pthread_mutex_lock(&l->mutex);
-    for (struct watch **w = &l->watches; *w; w = &(*w)->next)
-        if ((*w)->fd == fd) {
-            found = *w;
-            *w = found->next;
-            break;
-        }
+    struct watch *w = take_out(l, id);
     pthread_mutex_unlock(&l->mutex);
-    free(found);
+    free(w);
     close(fd);
+}
+
+int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
+                  const struct hf_lock_id *to)
+{
+    struct hf_pg_listener *l = hf_postgres_of(store)->listener;
+    pthread_mutex_lock(&l->mutex);
+    struct watch *w = take_out(l, from);
+    if (w) {
+        w->id = *to;
+        add(l, w);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return w ? 0 : -HF_UNSUPPORTED;
 }

@@ -254,6 +254,7 @@ int hf_pg_events(struct hf_store *store, const struct hf_event_query *query, hf_
         return hf_fail(err, HF_NOMEM, "out of memory");
     page->query = query;
     page->after = query->after_seq;
+    page->last = 0;
     int stop = 0, r = read_last(s, query->after_seq, &page->last, err);
     if (r >= 0 && query->limit > 0)
         r = skip_to_newest(s, page, err);

@@ -50,13 +50,13 @@ static int read_params(struct hf_postgres *s, const struct hf_url *url, int *ret
                        HF_PG_POOL_MAX);
     *ret_pool = (int)n;
     s->timeout_ms = HF_PG_TIMEOUT_DEFAULT_MS;
-    int r = timeout ? hf_parse_duration(timeout, &s->timeout_ms, err) : 0;
-    if (r >= 0 && (s->timeout_ms < 100 || s->timeout_ms > 3600000))
-        r = hf_fail(err, HF_INVALID, "timeout=%.20s in the store's URL; expected 100ms to 1h",
-                    timeout);
-    if (r >= 0 && listen)
+    if (timeout && (hf_parse_duration(timeout, &s->timeout_ms, NULL) < 0 || s->timeout_ms < 100 ||
+                    s->timeout_ms > 3600000))
+        return hf_fail(err, HF_INVALID, "timeout=%.20s in the store's URL; expected 100ms to 1h",
+                       timeout);
+    if (listen)
         snprintf(s->listen_url, sizeof s->listen_url, "%s", listen);
-    return r;
+    return 0;
 }
 
 /* libpq quotes what it can't parse, and that may be a password: nothing longer than a character. */
@@ -172,5 +172,6 @@ const struct hf_store_ops hf_postgres_store = {
     .caution = caution,
     .watch = hf_pg_watch,
     .unwatch = hf_pg_unwatch,
+    .rewatch = hf_pg_rewatch,
     .ahead = hf_pg_ahead,
 };

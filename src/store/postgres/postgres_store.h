@@ -259,5 +259,7 @@ void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);
 void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
+int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
+                  const struct hf_lock_id *to);
 
 #endif
