@@ -167,11 +167,11 @@ void hf_pg_recall(struct hf_pg_memory *memory, const char *name, struct hf_pg_se
             seen[n] = slot->seen[n];
     pthread_mutex_unlock(&memory->mutex);
     for (size_t i = 0; i < n; i++) {
-        struct hf_pg_candidate *c = place_for(ret, &seen[i].id);
-        if (!c)
-            return;
-        *c = seen[i];
-        judge(c);
+        judge(&seen[i]);
+        /* Its token may have come back meanwhile with other processes: then those must be dead. */
+        struct hf_pg_candidate *c = seen[i].dead ? NULL : place_for(ret, &seen[i].id);
+        if (c)
+            *c = seen[i];
     }
 }
 
