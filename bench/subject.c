@@ -136,8 +136,11 @@ static void give_many(void *state, const char *name)
     (void)name;
     struct many *m = state;
     for (int i = 0; i < HUNDRED; i++)
-        m->requests[i] = (struct hf_request){
-            .op = HF_OP_RELEASE, .name = m->names[i], .token = m->tokens[i], .owner = "bench"};
+        m->requests[i] = (struct hf_request){.op = HF_OP_RELEASE,
+                                             .name = m->names[i],
+                                             .token = m->tokens[i],
+                                             .fence = m->answers[i].lease.fence,
+                                             .owner = "bench"};
     apply_many(m);
 }
 
