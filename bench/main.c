@@ -27,9 +27,7 @@ static const struct {
     {"waiters", bench_waiters},
     {"takeover", bench_takeover},
     {"memory", bench_memory},
-<<<<<<< HEAD
     {"http", bench_http},
-=======
     {"pg-pairs", bench_pg_pairs, true},
     {"pg-seed", bench_pg_seed, true},
     {"pg-batch", bench_pg_batch, true},
@@ -37,7 +35,6 @@ static const struct {
     {"pg-hot", bench_pg_hot, true},
     {"pg-names", bench_pg_names, true},
     {"pg-snapshot", bench_pg_snapshot, true},
->>>>>>> pgbench
 };
 
 int bench_amount(const struct bench_env *env, int full)
