@@ -90,14 +90,14 @@ CREATE TABLE holdfast.lock (
     PRIMARY KEY (name, fence)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 ALTER TABLE holdfast.lock ALTER COLUMN ended SET STORAGE PLAIN;
-COMMENT ON TABLE  holdfast.lock               IS 'One row per name: who holds it. Free: lock_id is NULL. Kept for ever, since the next fence must be above the last';
+COMMENT ON TABLE  holdfast.lock               IS 'One row per name: who holds it. Free: lock_id is NULL; then what is said of the holder is of the last one. Kept for ever, since the next fence must be above the last';
 COMMENT ON COLUMN holdfast.lock.name          IS 'What is locked';
 COMMENT ON COLUMN holdfast.lock.fence         IS 'Number of the grant, or of the last one: only grows. Pass it to what you write to; see guard()';
 COMMENT ON COLUMN holdfast.lock.lock_id       IS 'Hash of the holder''s token; NULL: free';
 COMMENT ON COLUMN holdfast.lock.owner         IS 'Who holds it, for people';
 COMMENT ON COLUMN holdfast.lock.note          IS 'What the holder wants people to know';
 COMMENT ON COLUMN holdfast.lock.locked_at     IS 'When it was granted';
-COMMENT ON COLUMN holdfast.lock.locked_until  IS 'When the lease ends unless it is renewed before; from then on whoever asks may have it';
+COMMENT ON COLUMN holdfast.lock.locked_until  IS 'When the lease ends unless it is renewed before; from then on whoever asks may have it. NULL: free';
 COMMENT ON COLUMN holdfast.lock.ttl_ms        IS 'How long each renewal makes it last';
 COMMENT ON COLUMN holdfast.lock.told_at       IS 'When an event last said that the holder is alive';
 COMMENT ON COLUMN holdfast.lock.offered       IS 'Granted to a waiter that has not confirmed it yet: within 5 seconds, or the next one gets it';
@@ -351,11 +351,13 @@ COMMENT ON FUNCTION holdfast.tell IS 'Record an event about a lock as it is';
 CREATE FUNCTION holdfast.answer_of(l holdfast.lock, p_now timestamptz, p_code integer, p_has_holder boolean)
 RETURNS holdfast.answer LANGUAGE sql STABLE
 AS $$
-    SELECT ROW(p_code, false, 0, 0, holdfast.ms(p_now), l.lock_id IS NOT NULL, l.lock_id, coalesce(l.fence, 0),
-               coalesce(l.owner, ''), coalesce(l.note, ''), coalesce(l.execution_id::text, ''),
-               coalesce(holdfast.ms(l.locked_at), 0), coalesce(holdfast.ms(l.locked_until), 0), coalesce(l.ttl_ms, 0),
-               coalesce(l.waiters, 0), coalesce(l.processes, ''), coalesce(l.took, ''), p_has_holder,
-               '')::holdfast.answer
+    SELECT CASE WHEN l.lock_id IS NULL
+                THEN ROW(p_code, false, 0, 0, holdfast.ms(p_now), false, NULL, coalesce(l.fence, 0), '', '', '', 0, 0, 0,
+                         coalesce(l.waiters, 0), '', '', p_has_holder, '')::holdfast.answer
+                ELSE ROW(p_code, false, 0, 0, holdfast.ms(p_now), true, l.lock_id, l.fence, l.owner, l.note,
+                         coalesce(l.execution_id::text, ''), holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),
+                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '')::holdfast.answer
+           END
 $$;
 COMMENT ON FUNCTION holdfast.answer_of IS 'An answer with the lock as it is';
 
@@ -537,16 +539,9 @@ BEGIN
         t.inherited := true;
     END IF;
     l.lock_id := NULL;
-    l.owner := NULL;
-    l.note := NULL;
-    l.processes := NULL;
-    l.took := NULL;
     l.execution_id := NULL;
     l.offered := false;
-    l.ttl_ms := NULL;
-    l.locked_at := NULL;
     l.locked_until := NULL;
-    l.told_at := NULL;
     t.row := l;
     RETURN t;
 END $$;
@@ -1042,16 +1037,12 @@ DECLARE
     whose text;
     which bigint;
 BEGIN
-    -- What is given back stays in the row for a moment: RETURNING shows the row as it is then.
-    UPDATE holdfast.lock AS l
-       SET lock_id = NULL, owner = NULL, note = NULL, processes = NULL, took = NULL, offered = false, ttl_ms = NULL,
-           locked_at = NULL, locked_until = NULL, told_at = NULL, released = l.released + 1,
-           ended = substr('\x01'::bytea || p_lock_id || l.ended, 1, 136)
-      FROM holdfast.lock AS o
-     WHERE l.name = p_name AND l.fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
-       AND l.lock_id = p_lock_id AND l.waiters = 0 AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL AND p_outcome = 0
-       AND o.name = l.name AND o.fence = l.fence
-    RETURNING o.locked_at, o.owner, o.fence INTO since, whose, which;
+    UPDATE holdfast.lock
+       SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
+           ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
+     WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
+       AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL AND p_outcome = 0
+    RETURNING locked_at, owner, fence INTO since, whose, which;
     IF NOT FOUND THEN
         RETURN holdfast.release_otherwise(p_name, p_lock_id, p_fence, p_outcome, p_exit_code, p_reason, p_here, p_alive, p_dead);
     END IF;
@@ -1208,7 +1199,8 @@ BEGIN
     SELECT processes INTO ret FROM holdfast.waiter
      WHERE name = p_name AND (rank, ticket) < (self.rank, self.ticket) ORDER BY rank DESC, ticket DESC LIMIT 1;
     IF NOT FOUND THEN
-        SELECT processes INTO ret FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
+        SELECT CASE WHEN lock_id IS NOT NULL THEN processes END INTO ret
+          FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
     END IF;
     RETURN coalesce(ret, '');
 END $$;
