@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import PATIENCE_S, TTL_S, expect_renewals, poll
+from conftest import PATIENCE_S, TTL_S, expect_renewals, expiry_s, poll
 from hammer import HOLDER_DIED, Talker, assert_exclusive, read_logs, start_counter, status, wait_for_waiters
 from proxy import DelaysRequest, LosesReply, LosesRequest, PostgresWatcher, Proxy
 from tree import NEXT, Tree
@@ -113,12 +113,13 @@ def test_16_processes_lose_nothing_though_they_and_the_server_are_killed(server,
 
 def test_run_outlasts_a_restart_of_the_server(server, direct, tmp_path):
     stop = tmp_path / "stop"
-    runner = direct.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", f"echo on; until [ -e {stop} ]; do sleep 0.05; done")
+    runner = direct.start("run", "--ttl", 3 * TTL_S, "a", "--", "sh", "-c",
+                          f"echo on; until [ -e {stop} ]; do sleep 0.05; done")
     assert runner.stdout.readline() == "on\n"
     before = status(direct, "a")
     server.kill()
     server.start()
-    poll(lambda: status(direct, "a")["expiresAt"] > before["expiresAt"])
+    poll(lambda: expiry_s(status(direct, "a")) > expiry_s(before))
     assert status(direct, "a")["fence"] == before["fence"]
     server.restart()
     stop.touch()
@@ -158,7 +159,7 @@ def test_a_lost_reply_is_asked_for_again(proxied, direct, proxy, call, fault):
     assert (held["state"], held["fence"]) == ("held", fence)
     if call == "extend":
         poll(lambda: happens.happened)
-        poll(lambda: status(direct, "a")["expiresAt"] > held["expiresAt"])
+        poll(lambda: expiry_s(status(direct, "a")) > expiry_s(held))
     out, err = runner.communicate("\n", timeout=PATIENCE_S)
     assert (runner.returncode, out, err) == (0, "done\n", "")
     assert happens.happened == 1, happens.statements

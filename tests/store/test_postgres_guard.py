@@ -15,7 +15,6 @@ class Session:
 
     def __init__(self, server, database):
         self.process = server.start_psql(database)
-        self.ask("\\set VERBOSITY verbose")
 
     def send(self, sql):
         self.process.stdin.write(sql + ";\n\\echo =done=\n")
