@@ -45,13 +45,6 @@ static void bind_judgement(struct hf_postgres *s, struct task *t, struct hf_pg_s
     hf_pg_bind_as(st, HF_PG_BYTEA_ARRAY, any && !t->dead.failed ? t->dead.data : "{}");
 }
 
-static void bind_once(const struct hf_request *req, struct hf_pg_statement *st)
-{
-    (void)req;
-    hf_pg_bind_as(st, HF_PG_TEXT, NULL);
-    hf_pg_bind_as(st, HF_PG_UUID, NULL);
-}
-
 static void bind_acquire(struct task *t, const char *channel, struct hf_pg_statement *st)
 {
     const struct hf_request *req = t->req;
@@ -63,7 +56,13 @@ static void bind_acquire(struct task *t, const char *channel, struct hf_pg_state
     hf_pg_bind_int(st, HF_PG_INT4, req->priority);
     hf_pg_bind_text(st, t->processes);
     hf_pg_bind_text(st, channel);
-    bind_once(req, st);
+}
+
+static void bind_begin(struct task *t, const char *channel, struct hf_pg_statement *st)
+{
+    bind_acquire(t, channel, st);
+    hf_pg_bind_wish(st, t->req);
+    hf_pg_bind_bool(st, t->req->claim);
 }
 
 static void bind_extend(struct task *t, const char *channel, struct hf_pg_statement *st)
@@ -74,14 +73,32 @@ static void bind_extend(struct task *t, const char *channel, struct hf_pg_statem
     hf_pg_bind_int(st, HF_PG_INT8, t->req->ttl_ms);
 }
 
+static void bind_beat(struct task *t, const char *channel, struct hf_pg_statement *st)
+{
+    bind_extend(t, channel, st);
+    hf_pg_bind_bool(st, t->req->spawned);
+    hf_pg_bind_output(st, t->req);
+}
+
 static void bind_release(struct task *t, const char *channel, struct hf_pg_statement *st)
 {
     (void)channel;
     hf_pg_bind_id(st, &t->id);
     hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
+    hf_pg_bind_text(st, t->req->reason);
+}
+
+static void bind_finish(struct task *t, const char *channel, struct hf_pg_statement *st)
+{
+    (void)channel;
+    hf_pg_bind_id(st, &t->id);
+    hf_pg_bind_int(st, HF_PG_INT8, t->req->fence);
     hf_pg_bind_int(st, HF_PG_INT4, t->req->outcome);
+    hf_pg_bind_bool(st, t->req->has_exit_code);
     hf_pg_bind_int(st, HF_PG_INT4, t->req->exit_code);
     hf_pg_bind_text(st, t->req->reason);
+    hf_pg_bind_as(st, HF_PG_UUID, t->req->execution_id);
+    hf_pg_bind_output(st, t->req);
 }
 
 static void bind_withdraw(struct task *t, const char *channel, struct hf_pg_statement *st)
@@ -99,30 +116,87 @@ static void bind_word(struct task *t, const char *channel, struct hf_pg_statemen
     hf_pg_bind_text(st, t->req->reason);
 }
 
-static const struct {
+static void bind_enqueue(struct task *t, const char *channel, struct hf_pg_statement *st)
+{
+    (void)channel;
+    hf_pg_bind_text(st, t->req->owner);
+    hf_pg_bind_int(st, HF_PG_INT4, t->req->priority);
+    hf_pg_bind_wish(st, t->req);
+}
+
+static void bind_cancel(struct task *t, const char *channel, struct hf_pg_statement *st)
+{
+    (void)channel;
+    hf_pg_bind_as(st, HF_PG_UUID, t->req->execution_id);
+    hf_pg_bind_text(st, t->req->owner);
+}
+
+static void bind_settle_execution(struct task *t, const char *channel, struct hf_pg_statement *st)
+{
+    (void)channel;
+    hf_pg_bind_as(st, HF_PG_UUID, t->req->execution_id);
+}
+
+struct call {
     const char *sql;
     void (*bind)(struct task *t, const char *channel, struct hf_pg_statement *st);
-} calls[] = {
-    [HF_OP_ACQUIRE] = {"SELECT holdfast.acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,"
-                       "$14)",
+};
+
+static const struct call calls[] = {
+    [HF_OP_ACQUIRE] = {"SELECT holdfast.acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)",
                        bind_acquire},
     [HF_OP_EXTEND] = {"SELECT holdfast.extend($1,$2,$3,$4,$5,$6,$7)", bind_extend},
-    [HF_OP_RELEASE] = {"SELECT holdfast.release($1,$2,$3,$4,$5,$6,$7,$8,$9)", bind_release},
+    [HF_OP_RELEASE] = {"SELECT holdfast.release($1,$2,$3,$4,$5,$6,$7)", bind_release},
     [HF_OP_WITHDRAW] = {"SELECT holdfast.withdraw($1,$2,$3,$4,$5)", bind_withdraw},
     [HF_OP_FORCE] = {"SELECT holdfast.force($1,$2,$3,$4,$5,$6,$7)", bind_word},
     [HF_OP_SETTLE] = {"SELECT holdfast.settle($1,$2,$3,$4)", NULL},
     [HF_OP_LOST] = {"SELECT holdfast.report_lost($1,$2,$3,$4,$5,$6,$7)", bind_word},
     [HF_OP_STATUS] = {"SELECT holdfast.status($1)", NULL},
     [HF_OP_GUARD] = {"SELECT holdfast.status($1)", NULL},
+    [HF_OP_ENQUEUE] = {"SELECT holdfast.enqueue_execution($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,"
+                       "$13,$14,$15)",
+                       bind_enqueue},
+    [HF_OP_CANCEL] = {"SELECT holdfast.cancel_execution($1,$2,$3,$4,$5,$6)", bind_cancel},
 };
+
+/* The same with an execution; who has none does not pay for it. */
+static const struct call calls_with_execution[] = {
+    [HF_OP_ACQUIRE] = {"SELECT holdfast.begin_execution($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,"
+                       "$14,$15,$16,$17,$18,$19,$20,$21,$22)",
+                       bind_begin},
+    [HF_OP_EXTEND] = {"SELECT holdfast.extend_execution($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)",
+                      bind_beat},
+    [HF_OP_RELEASE] = {"SELECT holdfast.finish_execution($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,"
+                       "$13,$14,$15)",
+                       bind_finish},
+    [HF_OP_SETTLE] = {"SELECT holdfast.settle_execution($1,$2,$3,$4,$5)", bind_settle_execution},
+};
+
+static bool has_execution(const struct hf_request *req)
+{
+    switch (req->op) {
+    case HF_OP_ACQUIRE:
+        return req->workflow || req->claim;
+    case HF_OP_EXTEND:
+        return req->spawned || req->has_output;
+    case HF_OP_RELEASE:
+        return req->outcome != HF_OUTCOME_NONE || req->has_output;
+    case HF_OP_SETTLE:
+        return req->execution_id != NULL;
+    default:
+        return false;
+    }
+}
 
 static void make_statement(struct hf_postgres *s, struct task *t, struct hf_pg_statement *ret)
 {
     hf_pg_channel(s->listener, &t->id, t->channel);
-    *ret = (struct hf_pg_statement){.sql = calls[t->req->op].sql};
+    const struct call *call =
+        has_execution(t->req) ? &calls_with_execution[t->req->op] : &calls[t->req->op];
+    *ret = (struct hf_pg_statement){.sql = call->sql};
     hf_pg_bind_text(ret, t->req->name);
-    if (calls[t->req->op].bind)
-        calls[t->req->op].bind(t, t->channel, ret);
+    if (call->bind)
+        call->bind(t, t->channel, ret);
     if (!hf_op_is_read(t->req->op))
         bind_judgement(s, t, ret);
 }
@@ -143,7 +217,7 @@ void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret)
     ret->locked_since_ms = lock->locked_at_ms;
     ret->remaining_ms = lock->locked_until_ms - lock->now_ms;
     ret->expires_at_ms = lock->locked_until_ms;
-    bool over = ret->alive == HF_DEAD || ret->remaining_ms <= 0;
+    bool over = ret->alive == HF_DEAD || ret->remaining_ms <= 0 || lock->ended;
     ret->state = over ? HF_STATE_STALE : HF_STATE_HELD;
 }
 
@@ -160,11 +234,12 @@ struct row {
     char took[HF_OWNER_MAX + 200];
     bool has_holder;
     char look[4096];
+    struct hf_execution execution; /* its id is empty: there is none */
 };
 
 static void take_row(const PGresult *result, struct row *ret)
 {
-    struct hf_pg_cursor at = hf_pg_open_composite(result);
+    struct hf_pg_cursor at = hf_pg_open_composite(result, 0);
     char processes[HF_PG_PROCESSES_MAX];
     ret->code = (int)hf_pg_take_int(&at);
     ret->queued = hf_pg_take_bool(&at);
@@ -186,6 +261,9 @@ static void take_row(const PGresult *result, struct row *ret)
     hf_pg_take_text(&at, ret->took, sizeof ret->took);
     ret->has_holder = hf_pg_take_bool(&at);
     hf_pg_take_text(&at, ret->look, sizeof ret->look);
+    bool duplicate = hf_pg_take_bool(&at);
+    hf_pg_take_execution(hf_pg_take_composite(&at), &ret->execution);
+    ret->execution.duplicate = duplicate;
 }
 
 /* "reason lock_id fence acquired_at_ms held_for_ms ttl_ms owner" */
@@ -212,11 +290,11 @@ static void fill_holder(const struct row *row, const char *name, struct hf_statu
     *ret = (struct hf_status){0};
     strcpy(ret->name, name);
     hf_pg_status(&row->lock, ret);
+    memcpy(ret->execution_id, row->execution_id, sizeof ret->execution_id);
     if (!row->lock.held)
         return;
     memcpy(ret->owner, row->owner, sizeof ret->owner);
     memcpy(ret->note, row->note, sizeof ret->note);
-    memcpy(ret->execution_id, row->execution_id, sizeof ret->execution_id);
 }
 
 static void fill_lease(const struct row *row, const struct hf_request *req, struct hf_lease *ret)
@@ -230,6 +308,7 @@ static void fill_lease(const struct row *row, const struct hf_request *req, stru
     ret->acquired_at_ms = row->lock.locked_at_ms;
     ret->expires_at_ms = row->lock.locked_until_ms;
     ret->ttl_ms = row->ttl_ms;
+    ret->cancel_requested = row->execution.cancel_requested;
     take_takeover(row->took, &ret->takeover);
 }
 
@@ -253,8 +332,12 @@ static void fill_answer(const struct row *row, const struct hf_request *req,
                                  .freed = row->freed};
     if (row->has_holder)
         fill_holder(row, req->name, &answer->holder);
-    if (row->code == 0 && (req->op == HF_OP_ACQUIRE || req->op == HF_OP_EXTEND))
+    if (row->code == 0 && !row->execution.duplicate &&
+        (req->op == HF_OP_ACQUIRE || req->op == HF_OP_EXTEND))
         fill_lease(row, req, &answer->lease);
+    answer->has_execution = row->execution.id[0] && !hf_op_is_read(req->op);
+    if (answer->has_execution)
+        answer->execution = row->execution;
     if (req->op == HF_OP_GUARD)
         answer_guard(req, answer);
 }
@@ -309,6 +392,8 @@ static int take_results(struct task **tasks, size_t n, PGresult **results, struc
         memset(&row, 0, sizeof row);
         take_row(results[i], &row);
         if (row.code != LOOK) {
+            row.lock.ended = hf_op_is_read(tasks[i]->req->op) && row.execution_id[0] &&
+                             row.execution.state != HF_RUNNING;
             fill_answer(&row, tasks[i]->req, tasks[i]->answer);
             tasks[i]->done = true;
         } else if (!hf_pg_look(&tasks[i]->seen, row.look))
@@ -471,9 +556,6 @@ int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_
 {
     struct hf_postgres *s = hf_postgres_of(store);
     struct task task;
-    for (size_t i = 0; i < n; i++)
-        if (requests[i].workflow || requests[i].claim || requests[i].op > HF_OP_GUARD)
-            return hf_fail(err, HF_UNSUPPORTED, "the postgres store keeps locks only");
     if (n > 1)
         return apply_many(s, requests, n, answers, err);
     int r = begin_task(s, &task, requests, answers, err);

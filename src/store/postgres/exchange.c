@@ -36,6 +36,18 @@ void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value)
     hf_pg_bind_as(st, type, text);
 }
 
+void hf_pg_bind_bool(struct hf_pg_statement *st, bool value)
+{
+    hf_pg_bind_as(st, HF_PG_BOOL, value ? "t" : "f");
+}
+
+void hf_pg_bind_bytes(struct hf_pg_statement *st, const void *bytes, size_t n)
+{
+    st->lengths[st->n] = (int)n;
+    st->formats[st->n] = 1;
+    hf_pg_bind_as(st, HF_PG_BYTEA, n ? bytes : NULL);
+}
+
 /* ---- columns -------------------------------------------------------------------------------- */
 
 static int64_t read_int(const char *bytes, int n)
@@ -49,12 +61,15 @@ static int64_t read_int(const char *bytes, int n)
 /* Binary form of a row: how many fields; of each its type, its length (-1: NULL), its bytes. */
 enum { COUNT_SIZE = 4, FIELD_HEAD_SIZE = 8 };
 
-struct hf_pg_cursor hf_pg_open_composite(const PGresult *result)
+static struct hf_pg_cursor open_fields(const PGresult *result, const char *bytes, int n)
 {
-    const char *bytes = hf_pq.PQgetvalue(result, 0, 0);
-    int n = hf_pq.PQgetlength(result, 0, 0);
     return (struct hf_pg_cursor){
         .result = result, .field = bytes + (n < COUNT_SIZE ? n : COUNT_SIZE), .end = bytes + n};
+}
+
+struct hf_pg_cursor hf_pg_open_composite(const PGresult *result, int row)
+{
+    return open_fields(result, hf_pq.PQgetvalue(result, row, 0), hf_pq.PQgetlength(result, row, 0));
 }
 
 /* The next value; NULL is empty. */
@@ -104,6 +119,41 @@ bool hf_pg_take_id(struct hf_pg_cursor *at, struct hf_lock_id *ret)
         return false;
     memcpy(ret->bytes, bytes, sizeof ret->bytes);
     return true;
+}
+
+struct hf_pg_cursor hf_pg_take_composite(struct hf_pg_cursor *at)
+{
+    int n;
+    const char *bytes = take(at, &n);
+    return open_fields(at->result, bytes, n);
+}
+
+const char *hf_pg_take_bytes(struct hf_pg_cursor *at, size_t *ret_n)
+{
+    int n;
+    const char *bytes = take(at, &n);
+    *ret_n = (size_t)n;
+    return bytes;
+}
+
+int64_t hf_pg_take_time_ms(struct hf_pg_cursor *at)
+{
+    static const int64_t Y2000_MS = INT64_C(946684800000);
+    int n;
+    const char *bytes = take(at, &n);
+    return n ? read_int(bytes, n) / 1000 + Y2000_MS : 0;
+}
+
+void hf_pg_take_uuid(struct hf_pg_cursor *at, char ret[HF_UUID_LEN + 1])
+{
+    int n;
+    const char *bytes = take(at, &n);
+    size_t used = 0;
+    ret[0] = '\0';
+    for (int i = 0; i < n && n == 16; i++)
+        used += (size_t)snprintf(ret + used, HF_UUID_LEN + 1 - used, "%s%02x",
+                                 i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                                 (uint8_t)bytes[i]);
 }
 
 void hf_pg_clear(PGresult **results, size_t n)

@@ -43,6 +43,7 @@ static void take_status(struct hf_pg_cursor at, struct hf_status *ret)
     hf_pg_take_text(&at, ret->owner, sizeof ret->owner);
     hf_pg_take_text(&at, ret->note, sizeof ret->note);
     hf_pg_take_text(&at, ret->execution_id, sizeof ret->execution_id);
+    lock.ended = hf_pg_take_bool(&at);
     hf_pg_status(&lock, ret);
 }
 
@@ -57,7 +58,9 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
     static const char sql[] =
         "SELECT l.name, l.lock_id IS NOT NULL, l.fence, holdfast.ms(holdfast.clock()),"
         " holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),"
-        " l.waiters, h.processes, h.owner, h.note, h.execution_id::text"
+        " l.waiters, h.processes, h.owner, h.note, h.execution_id::text, h.execution_id IS NOT NULL"
+        " AND NOT EXISTS (SELECT FROM holdfast.execution x WHERE x.id = h.execution_id"
+        " AND x.state = 'RUNNING')"
         " FROM holdfast.lock l"
         " LEFT JOIN LATERAL (SELECT l.*) h ON h.lock_id IS NOT NULL" /* else it is the last one's */
         " WHERE l.name > $1 AND l.name >= $2 AND l.name < $3"

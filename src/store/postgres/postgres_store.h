@@ -12,6 +12,7 @@
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
+ *     executions.c  executions in requests and answers; lists of them, their data, what is due
  *     migrate.c     the schema, what it needs, and cautions
  *
  * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
@@ -123,7 +124,7 @@ bool hf_pg_is_schema_missing(const struct hf_pg_fault *fault);
 
 /* ---- exchanges (exchange.c) ----------------------------------------------------------------- */
 
-enum { HF_PG_PARAMS_MAX = 16, HF_PG_NUMBERS_MAX = 6 };
+enum { HF_PG_PARAMS_MAX = 22, HF_PG_NUMBERS_MAX = 8 };
 
 /*
  * A statement with its parameters; values are text, but those with a length are binary. It points
@@ -145,9 +146,11 @@ void hf_pg_bind_null(struct hf_pg_statement *st, Oid type);
 void hf_pg_bind_as(struct hf_pg_statement *st, Oid type, const char *text);
 void hf_pg_bind_id(struct hf_pg_statement *st, const struct hf_lock_id *id);
 void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value);
+void hf_pg_bind_bool(struct hf_pg_statement *st, bool value);
+void hf_pg_bind_bytes(struct hf_pg_statement *st, const void *bytes, size_t n); /* none: NULL */
 
 enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
-enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_UUID = 2950 };
+enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_TEXT_ARRAY = 1009, HF_PG_UUID = 2950 };
 
 /*
  * Send `n` statements in one round trip and one transaction; ret[i] is the i-th one's result, to be
@@ -181,13 +184,17 @@ struct hf_pg_cursor {
     const char *field, *end; /* within a column that is itself a row; else NULL */
 };
 
-/* Over the fields of the first column, a composite: far cheaper than so many columns. */
-struct hf_pg_cursor hf_pg_open_composite(const PGresult *result);
+/* Over the fields of a row's first column, a composite: far cheaper than so many columns. */
+struct hf_pg_cursor hf_pg_open_composite(const PGresult *result, int row);
+struct hf_pg_cursor hf_pg_take_composite(struct hf_pg_cursor *at); /* NULL has no fields */
 
 bool hf_pg_take_bool(struct hf_pg_cursor *at);
 int64_t hf_pg_take_int(struct hf_pg_cursor *at); /* of any width; NULL is 0 */
 void hf_pg_take_text(struct hf_pg_cursor *at, char *ret, size_t size);
 bool hf_pg_take_id(struct hf_pg_cursor *at, struct hf_lock_id *ret);
+int64_t hf_pg_take_time_ms(struct hf_pg_cursor *at); /* timestamptz; NULL is 0 */
+void hf_pg_take_uuid(struct hf_pg_cursor *at, char ret[HF_UUID_LEN + 1]);
+const char *hf_pg_take_bytes(struct hf_pg_cursor *at, size_t *ret_n); /* of the result */
 
 /* ---- processes that only we can judge (processes.c) ----------------------------------------- */
 
@@ -233,6 +240,7 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
 /* A lock as people see it, from what the server keeps of it. */
 struct hf_pg_lock {
     bool held;
+    bool ended; /* its execution is over, and so is the lease */
     int64_t now_ms, fence, locked_at_ms, locked_until_ms;
     uint32_t waiters;
     struct hf_processes bound;
@@ -244,6 +252,26 @@ int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *p
 int hf_pg_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                  void *arg, struct hf_error *err);
 int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+/* ---- executions (executions.c) -------------------------------------------------------------- */
+
+/* What begin_execution and enqueue_execution are told of it, and of its output so far. */
+void hf_pg_bind_wish(struct hf_pg_statement *st, const struct hf_request *req);
+void hf_pg_bind_output(struct hf_pg_statement *st, const struct hf_request *req);
+
+/* From a row of holdfast.execution; its id is empty where that is NULL. */
+void hf_pg_take_execution(struct hf_pg_cursor at, struct hf_execution *ret);
+
+int hf_pg_execution(struct hf_store *store, const char *id, struct hf_execution *ret,
+                    struct hf_error *err);
+int hf_pg_execution_data(struct hf_store *store, const char *id, enum hf_execution_data which,
+                         hf_data_fn fn, void *arg, struct hf_error *err);
+int hf_pg_executions(struct hf_store *store, const struct hf_execution_query *query,
+                     hf_execution_fn fn, void *arg, struct hf_error *err);
+int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
+              size_t *ret_n, struct hf_error *err);
+
+/* ---- the schema (migrate.c) ----------------------------------------------------------------- */
 
 int hf_pg_init(struct hf_store *store, bool bump_epoch, struct hf_error *err);
 const char *hf_pg_schema(void);

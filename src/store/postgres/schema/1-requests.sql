@@ -37,29 +37,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.enqueue IS 'Refuse one who waits: it joins the queue, or keeps its place there';
 
--- Who has just been granted the lock is the only one that can be running under it. The same id may
--- come again: one that ended starts anew.
-CREATE FUNCTION holdfast.start_execution(t holdfast.turn, p_key text, p_execution_id uuid) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    l holdfast.lock := t.row;
-BEGIN
-    l.execution_id := p_execution_id;
-    PERFORM holdfast.tell(l, t.now, 'started', l.owner, '', format('key %s', p_key));
-    UPDATE holdfast.execution SET state = 'ABORTED', finished_at = t.now, reason = 'its lease was gone'
-     WHERE workflow = l.name AND key = p_key AND once AND state = 'RUNNING' AND id <> p_execution_id;
-    INSERT INTO holdfast.execution AS x (id, workflow, lock, state, key, once, attempt, fence, owner, created_at, started_at)
-    VALUES (p_execution_id, l.name, l.name, 'RUNNING', p_key, true, 1, l.fence, l.owner, t.now, t.now)
-    ON CONFLICT (id) DO UPDATE
-       SET state = 'RUNNING', attempt = x.attempt + 1, fence = excluded.fence, owner = excluded.owner,
-           started_at = excluded.started_at, finished_at = NULL, exit_code = NULL, reason = NULL
-     WHERE x.state IN ('FAILED', 'ABORTED');
-    t.row := l;
-    RETURN t;
-END $$;
-COMMENT ON FUNCTION holdfast.start_execution IS 'The lease is that of a run that is to happen once';
-
-CREATE FUNCTION holdfast.acquire_locked(t holdfast.turn, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_once_key text, p_execution_id uuid)
+CREATE FUNCTION holdfast.acquire_locked(t holdfast.turn, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text)
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -67,28 +45,14 @@ DECLARE
     ret       holdfast.answer;
     lines     text;
     mine      boolean;
-    done      uuid; -- the execution that has done what is to happen once
 BEGIN
-    IF p_once_key IS NOT NULL THEN
-        SELECT id INTO done FROM holdfast.execution
-         WHERE workflow = before.name AND key = p_once_key AND once AND state = 'SUCCESS';
-    END IF;
-    lines := holdfast.look(t, done IS NOT NULL, p_wait_ms <> 0 AND before.lock_id IS DISTINCT FROM t.asker);
+    lines := holdfast.look(t, false, p_wait_ms <> 0 AND before.lock_id IS DISTINCT FROM t.asker);
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
     END IF;
     t := holdfast.end_stale(t);
     mine := holdfast.is_holder(t, 0);
-    IF done IS NOT NULL AND NOT (mine AND (t.row).execution_id IS NOT NULL) THEN
-        ret := holdfast.answer_of(t.row, t.now, -19, true);
-        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
-        VALUES (nextval('holdfast.seq'), t.now, (t.row).fence, 'skipped', before.name, p_owner, done, 'already done', format('key %s', p_once_key));
-        IF mine THEN -- an offer that came too late: hand it on
-            t := holdfast.offer(holdfast.end_grant(holdfast.strengthen(t), 1, 0, 0, ''));
-        ELSE
-            t := holdfast.drop_waiter(t, t.asker);
-        END IF;
-    ELSIF NOT mine AND holdfast.how_ended((t.row).ended, t.asker) <> 0 THEN
+    IF NOT mine AND holdfast.how_ended((t.row).ended, t.asker) <> 0 THEN
         ret := holdfast.answer_of(t.row, t.now, -3, true);
     ELSIF mine OR (t.row).lock_id IS NULL AND (holdfast.strengthen(t)).may_grant THEN
         IF mine THEN
@@ -96,10 +60,8 @@ BEGIN
         ELSE
             t := holdfast.grant_to(t, t.asker, p_owner, p_note, p_ttl_ms, p_processes, false, '');
         END IF;
-        IF p_once_key IS NOT NULL AND (t.row).execution_id IS NULL THEN
-            t := holdfast.start_execution(t, p_once_key, p_execution_id);
-        END IF;
         ret := holdfast.answer_of(t.row, t.now, 0, false);
+        ret.execution := t.x;
     ELSIF p_wait_ms <> 0 THEN
         t := holdfast.enqueue(t, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel);
         ret := holdfast.answer_of(t.row, t.now, -1, true);
@@ -116,7 +78,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_locked IS 'acquire, once the row is locked';
 
-CREATE FUNCTION holdfast.acquire_otherwise(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_once_key text, p_execution_id uuid, p_here text, p_alive bytea[], p_dead bytea[])
+CREATE FUNCTION holdfast.acquire_otherwise(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -131,7 +93,7 @@ BEGIN
     IF stale IS NULL THEN
         RETURN holdfast.to_look_at(holdfast.look(t, false, p_wait_ms <> 0));
     END IF;
-    IF stale = 0 AND l.lock_id <> p_lock_id AND p_wait_ms = 0 AND p_once_key IS NULL
+    IF stale = 0 AND l.lock_id <> p_lock_id AND p_wait_ms = 0
        AND holdfast.how_ended(l.ended, p_lock_id) = 0
        AND (l.waiters = 0 OR NOT EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id)) THEN
         -- Another holds it: refused without a lock, and without waiting for the disk.
@@ -150,13 +112,13 @@ BEGIN
         l := holdfast.take(p_name, 'change');
     END IF;
     RETURN holdfast.acquire_locked(holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
-                                   p_owner, p_note, p_priority, p_processes, p_channel, p_once_key, p_execution_id);
+                                   p_owner, p_note, p_priority, p_processes, p_channel);
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_otherwise IS 'acquire, where the lock is not simply free';
 
 -- In one statement what is by far the most common: it is free, nobody waits, no guard is or was in the
 -- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it.
-CREATE FUNCTION holdfast.acquire(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_once_key text, p_execution_id uuid, p_here text, p_alive bytea[], p_dead bytea[])
+CREATE FUNCTION holdfast.acquire(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -168,11 +130,11 @@ BEGIN
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
            took = '', ttl_ms = p_ttl_ms, locked_at = now, told_at = now, locked_until = until, granted = granted + 1
      WHERE name = p_name AND fence = (SELECT max(fence) FROM holdfast.lock WHERE name = p_name)
-       AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND p_once_key IS NULL AND position(p_lock_id IN ended) = 0
+       AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
     RETURNING fence INTO new_fence;
     IF NOT FOUND THEN
         RETURN holdfast.acquire_otherwise(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes,
-                                          p_channel, p_once_key, p_execution_id, p_here, p_alive, p_dead);
+                                          p_channel, p_here, p_alive, p_dead);
     END IF;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
     VALUES (new_fence, now, new_fence, 'acquired', p_name, p_owner, '', '');
@@ -180,7 +142,8 @@ BEGIN
         PERFORM holdfast.commit_durably();
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, new_fence, p_owner, p_note, '', holdfast.ms(now),
-               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '')::holdfast.answer;
+               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false,
+               NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire IS 'Take a lock; where it is held, be refused, or with wait_ms <> 0 queue up (negative: for ever). The same lock_id again is the same acquire, and confirms an offer. To be called in a transaction of its own';
 
@@ -212,13 +175,14 @@ BEGIN
     IF holdfast.is_holder(t, p_fence) THEN
         t := holdfast.renew(t, p_ttl_ms);
         ret := holdfast.answer_of(t.row, t.now, 0, false);
+        ret.execution := t.x;
     ELSE
         ret := holdfast.answer_of(t.row, t.now, -3, true);
     END IF;
     PERFORM holdfast.save(t, l);
     RETURN ret;
 END $$;
-COMMENT ON FUNCTION holdfast.extend_otherwise IS 'extend, where the lease is not simply the asker''s, or an event is due';
+COMMENT ON FUNCTION holdfast.extend_otherwise IS 'extend, where the lease is not simply the asker''s, is an execution''s, or an event is due';
 
 CREATE FUNCTION holdfast.extend(p_name text, p_lock_id bytea, p_fence bigint, p_ttl_ms bigint, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
@@ -231,7 +195,7 @@ BEGIN
        SET ttl_ms = coalesce(nullif(p_ttl_ms, 0), ttl_ms), offered = false,
            locked_until = now + coalesce(nullif(p_ttl_ms, 0), ttl_ms) * interval '1 millisecond'
      WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
-       AND lock_id = p_lock_id AND locked_until > holdfast.clock() AND told_at > now - interval '5 minutes'
+       AND lock_id = p_lock_id AND locked_until > holdfast.clock() AND execution_id IS NULL AND told_at > now - interval '5 minutes'
     RETURNING * INTO l;
     IF NOT FOUND THEN
         RETURN holdfast.extend_otherwise(p_name, p_lock_id, p_fence, p_ttl_ms, p_here, p_alive, p_dead);
@@ -245,7 +209,7 @@ COMMENT ON FUNCTION holdfast.extend IS 'Renew a lease (fence 0: whatever it is; 
 
 -- ---- release --------------------------------------------------------------------------------------
 
-CREATE FUNCTION holdfast.release_own(t holdfast.turn, p_outcome integer, p_exit_code integer, p_reason text)
+CREATE FUNCTION holdfast.release_own(t holdfast.turn, p_outcome integer, p_has_exit_code boolean, p_exit_code integer, p_reason text)
 RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -259,7 +223,7 @@ BEGIN
     IF l.waiters > 0 THEN
         t := holdfast.strengthen(t);
     END IF;
-    t := holdfast.end_grant(t, 1, p_outcome, p_exit_code, p_reason);
+    t := holdfast.end_grant(holdfast.finish(t, p_outcome, CASE WHEN p_has_exit_code THEN p_exit_code END, p_reason), 1);
     l := t.row;
     l.released := l.released + 1;
     t.row := l;
@@ -267,7 +231,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.release_own IS 'Give back the asker''s own lease, and offer it to the first who waits. Outcome 1: success, 2: failed, 3: aborted, 0: not that of an execution';
 
-CREATE FUNCTION holdfast.release_otherwise(p_name text, p_lock_id bytea, p_fence bigint, p_outcome integer, p_exit_code integer, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
+CREATE FUNCTION holdfast.release_otherwise(p_name text, p_lock_id bytea, p_fence bigint, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -282,8 +246,9 @@ BEGIN
     END IF;
     t := holdfast.end_stale(t);
     IF holdfast.is_holder(t, p_fence) THEN
-        t := holdfast.release_own(t, p_outcome, p_exit_code, p_reason);
+        t := holdfast.release_own(t, 0, false, 0, p_reason);
         ret := holdfast.answer_of(t.row, t.now, 0, false);
+        ret.execution := t.x;
     ELSIF NOT holdfast.is_holder(t, 0) AND holdfast.how_ended((t.row).ended, p_lock_id) = 1 THEN
         ret := holdfast.answer_of(t.row, t.now, 0, false); -- the reply to the first release was lost: it is done
     ELSE
@@ -297,7 +262,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.release_otherwise IS 'release, where it is not simply the asker''s, or somebody waits';
 
-CREATE FUNCTION holdfast.release(p_name text, p_lock_id bytea, p_fence bigint, p_outcome integer, p_exit_code integer, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
+CREATE FUNCTION holdfast.release(p_name text, p_lock_id bytea, p_fence bigint, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -310,10 +275,10 @@ BEGIN
        SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
            ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
      WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
-       AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL AND p_outcome = 0
+       AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL
     RETURNING locked_at, owner, fence INTO since, whose, which;
     IF NOT FOUND THEN
-        RETURN holdfast.release_otherwise(p_name, p_lock_id, p_fence, p_outcome, p_exit_code, p_reason, p_here, p_alive, p_dead);
+        RETURN holdfast.release_otherwise(p_name, p_lock_id, p_fence, p_reason, p_here, p_alive, p_dead);
     END IF;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
     VALUES (nextval('holdfast.seq'), now, which, 'released', p_name, whose, p_reason,
@@ -321,9 +286,10 @@ BEGIN
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;
-    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '')::holdfast.answer;
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false,
+               NULL)::holdfast.answer;
 END $$;
-COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is), with the outcome of its execution; -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
+COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is); -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
 
 -- ---- the other requests ---------------------------------------------------------------------------
 
@@ -335,13 +301,14 @@ DECLARE
     t     holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, true, false);
     whose text;
+    ret   holdfast.answer;
 BEGIN
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
     END IF;
     t := holdfast.end_stale(t);
     IF holdfast.is_holder(t, 0) THEN
-        t := holdfast.release_own(t, 0, 0, 'gave up waiting');
+        t := holdfast.release_own(t, 0, false, 0, 'gave up waiting');
     ELSE
         SELECT owner INTO whose FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id;
         IF FOUND THEN
@@ -350,7 +317,11 @@ BEGIN
         END IF;
     END IF;
     PERFORM holdfast.save(t, l);
-    RETURN holdfast.answer_of(t.row, t.now, 0, false);
+    ret := holdfast.answer_of(t.row, t.now, 0, false);
+    IF l.lock_id = p_lock_id THEN
+        ret.execution := t.x;
+    END IF;
+    RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.withdraw IS 'Leave the queue, and give back what was offered meanwhile. Always done';
 
@@ -375,7 +346,7 @@ BEGIN
     ELSE
         ret := holdfast.answer_of(t.row, t.now, 0, true);
         PERFORM holdfast.tell(t.row, t.now, 'forced', (t.row).owner, p_reason, format('by %s', p_owner));
-        t := holdfast.end_grant(t, 2, 3, 0, 'forced');
+        t := holdfast.lose_grant(t, 'forced');
         after := t.row;
         after.forced := after.forced + 1;
         t.row := after;
@@ -448,10 +419,15 @@ COMMENT ON FUNCTION holdfast.report_lost IS 'A holder''s own word that it had to
 CREATE FUNCTION holdfast.status(p_name text) RETURNS holdfast.answer LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    l holdfast.lock;
+    l   holdfast.lock;
+    ret holdfast.answer;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    RETURN holdfast.answer_of(l, holdfast.clock(), 0, true);
+    ret := holdfast.answer_of(l, holdfast.clock(), 0, true);
+    IF l.execution_id IS NOT NULL THEN
+        ret.execution := holdfast.execution_of(l.execution_id);
+    END IF;
+    RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.status IS 'Who holds it';
 
@@ -537,6 +513,8 @@ BEGIN
          ORDER BY finished_at LIMIT prune.max FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM holdfast.execution WHERE id IN (SELECT id FROM old) RETURNING id
+    ), data AS (
+        DELETE FROM holdfast.execution_data WHERE id IN (SELECT id FROM old)
     )
     SELECT count(*) INTO executions FROM gone;
     RETURN events + executions;

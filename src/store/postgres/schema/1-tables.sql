@@ -103,7 +103,7 @@ COMMENT ON COLUMN holdfast.lock.told_at       IS 'When an event last said that t
 COMMENT ON COLUMN holdfast.lock.offered       IS 'Granted to a waiter that has not confirmed it yet: within 5 seconds, or the next one gets it';
 COMMENT ON COLUMN holdfast.lock.processes     IS 'Processes that the lease ends with: BOOT-ID PID-NAMESPACE PID:START ...; empty: none, only the time ends it';
 COMMENT ON COLUMN holdfast.lock.execution_id  IS 'The execution that runs under this lease, if any';
-COMMENT ON COLUMN holdfast.lock.took          IS 'The stale lease that this grant took over: REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER; REASON 1: expired, 2: its processes died';
+COMMENT ON COLUMN holdfast.lock.took          IS 'The stale lease that this grant took over: REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER; REASON 1: expired, 2: its processes died, 4: its execution was over';
 COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were given back (byte 1, lock_id) or lost (byte 2, lock_id), newest first: never granted again';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
@@ -176,71 +176,97 @@ COMMENT ON INDEX  holdfast.event_name         IS 'The story of one name';
 COMMENT ON COLUMN holdfast.event.seq          IS 'Its number, from holdfast.seq; gaps are normal';
 COMMENT ON COLUMN holdfast.event.at           IS 'When it happened';
 COMMENT ON COLUMN holdfast.event.fence        IS 'Fence of the lease that it concerns';
-COMMENT ON COLUMN holdfast.event.kind         IS 'acquired, released, extended, denied, expired, taken-over, forced, lost, started, finished, skipped';
+COMMENT ON COLUMN holdfast.event.kind         IS 'acquired, released, extended, denied, expired, taken-over, forced, lost, started, finished, skipped, duplicate';
 COMMENT ON COLUMN holdfast.event.name         IS 'What it happened to';
 COMMENT ON COLUMN holdfast.event.owner        IS 'Whom it concerns';
 COMMENT ON COLUMN holdfast.event.execution_id IS 'The execution under that lease, if any';
 COMMENT ON COLUMN holdfast.event.reason       IS 'Why';
 COMMENT ON COLUMN holdfast.event.detail       IS 'More, for people';
 
+-- Changed only by who has locked the row of its lock: no other locks are needed. Input and output are apart,
+-- so that a row is small and travels whole in an answer.
 CREATE TABLE holdfast.execution (
-    id               uuid        PRIMARY KEY,
-    workflow         text        NOT NULL COLLATE "C",
-    lock             text        NOT NULL COLLATE "C",
-    state            text        NOT NULL COLLATE "C"
-                     CHECK (state IN ('PENDING', 'RUNNING', 'SUCCESS', 'FAILED', 'ABORTED')),
-    key              text        COLLATE "C",
-    once             boolean     NOT NULL,
-    input            bytea,
-    run_at           timestamptz,
-    priority         integer     NOT NULL DEFAULT 0,
-    attempt          integer     NOT NULL,
-    fence            bigint,
-    owner            text        COLLATE "C",
+    seq              bigint      GENERATED ALWAYS AS IDENTITY,
+    run_at           timestamptz NOT NULL,
     created_at       timestamptz NOT NULL,
     started_at       timestamptz,
     finished_at      timestamptz,
+    fence            bigint,
+    priority         integer     NOT NULL DEFAULT 0,
+    attempt          integer     NOT NULL DEFAULT 0,
+    max_attempts     integer     NOT NULL DEFAULT 0,
+    on_lost          integer     NOT NULL DEFAULT 0,
+    exit_code        integer,
+    once             boolean     NOT NULL DEFAULT false,
     spawned          boolean     NOT NULL DEFAULT false,
     cancel_requested boolean     NOT NULL DEFAULT false,
-    exit_code        integer,
-    reason           text        COLLATE "C",
-    output_head      bytea,
-    output_skipped   bigint,
-    output_tail      bytea,
-    retry_of         uuid
+    to_verify        boolean     NOT NULL DEFAULT false,
+    id               uuid        PRIMARY KEY,
+    retry_of         uuid,
+    state            text        NOT NULL COLLATE "C"
+                     CHECK (state IN ('PENDING', 'RUNNING', 'SUCCESS', 'FAILED', 'ABORTED')),
+    workflow         text        NOT NULL COLLATE "C",
+    lock             text        NOT NULL COLLATE "C",
+    key              text        COLLATE "C",
+    owner            text        COLLATE "C",
+    reason           text        COLLATE "C"
 );
+CREATE UNIQUE INDEX execution_age ON holdfast.execution (seq);
 CREATE UNIQUE INDEX execution_key ON holdfast.execution (workflow, key)
     WHERE NOT once AND key IS NOT NULL;
 CREATE UNIQUE INDEX execution_once ON holdfast.execution (workflow, key)
     WHERE once AND state IN ('PENDING', 'RUNNING', 'SUCCESS');
+CREATE INDEX execution_due ON holdfast.execution (priority DESC, run_at, seq)
+    WHERE state = 'PENDING';
+CREATE INDEX execution_line ON holdfast.execution (lock, priority DESC, run_at, seq)
+    WHERE state = 'PENDING';
+CREATE INDEX execution_running ON holdfast.execution (seq) WHERE state = 'RUNNING';
 CREATE INDEX execution_finished ON holdfast.execution (finished_at) WHERE finished_at IS NOT NULL;
 COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end';
+COMMENT ON INDEX  holdfast.execution_age              IS 'The newest first, for lists';
 COMMENT ON INDEX  holdfast.execution_key              IS 'An idempotency key belongs to one execution';
 COMMENT ON INDEX  holdfast.execution_once             IS 'With --once only a run that may still succeed, or has, occupies its key';
+COMMENT ON INDEX  holdfast.execution_due              IS 'What waits to be run, in the order in which it is claimed';
+COMMENT ON INDEX  holdfast.execution_line             IS 'The same for each lock: a long line behind one is passed over at once';
+COMMENT ON INDEX  holdfast.execution_running          IS 'What runs; few';
 COMMENT ON INDEX  holdfast.execution_finished         IS 'The oldest first, to be removed';
+COMMENT ON COLUMN holdfast.execution.seq              IS 'Its number in the order of being asked for';
 COMMENT ON COLUMN holdfast.execution.id               IS 'Its id';
 COMMENT ON COLUMN holdfast.execution.workflow         IS 'What runs; with --once the name of the lock';
 COMMENT ON COLUMN holdfast.execution.lock             IS 'The name that is locked while it runs';
 COMMENT ON COLUMN holdfast.execution.state            IS 'PENDING, RUNNING, SUCCESS, FAILED or ABORTED';
-COMMENT ON COLUMN holdfast.execution.key              IS 'Idempotency key: the same key is the same execution';
+COMMENT ON COLUMN holdfast.execution.key              IS 'Idempotency key: the same key is the same execution; NULL: none';
 COMMENT ON COLUMN holdfast.execution.once             IS 'The key is that of a run that is to happen once, and is free again after a failure';
-COMMENT ON COLUMN holdfast.execution.input            IS 'What it is given on stdin';
 COMMENT ON COLUMN holdfast.execution.run_at           IS 'Not before this time';
 COMMENT ON COLUMN holdfast.execution.priority         IS 'The higher goes first';
 COMMENT ON COLUMN holdfast.execution.attempt          IS 'How often it was begun';
-COMMENT ON COLUMN holdfast.execution.fence            IS 'Fence of its lease';
+COMMENT ON COLUMN holdfast.execution.max_attempts     IS 'With on_lost 1: how often it may be begun; 0: no limit';
+COMMENT ON COLUMN holdfast.execution.on_lost          IS 'What becomes of it when its lease is lost after its command was started. 0: ABORTED; 1: PENDING again; 2: the same, but only after it was verified that it was not done';
+COMMENT ON COLUMN holdfast.execution.fence            IS 'Fence of its latest attempt''s lease';
 COMMENT ON COLUMN holdfast.execution.owner            IS 'Who runs it, for people';
 COMMENT ON COLUMN holdfast.execution.created_at       IS 'When it was asked for';
 COMMENT ON COLUMN holdfast.execution.started_at       IS 'When its last attempt began';
 COMMENT ON COLUMN holdfast.execution.finished_at      IS 'When it ended';
 COMMENT ON COLUMN holdfast.execution.spawned          IS 'Its command may have begun: what happened then is not repeated silently';
 COMMENT ON COLUMN holdfast.execution.cancel_requested IS 'Somebody asked it to stop';
+COMMENT ON COLUMN holdfast.execution.to_verify        IS 'PENDING, and may have been done: not claimed before that was looked into';
 COMMENT ON COLUMN holdfast.execution.exit_code        IS 'Of its command';
-COMMENT ON COLUMN holdfast.execution.reason           IS 'Why it failed or was aborted';
-COMMENT ON COLUMN holdfast.execution.output_head      IS 'Beginning of what it printed';
-COMMENT ON COLUMN holdfast.execution.output_skipped   IS 'Bytes between head and tail that were not kept';
-COMMENT ON COLUMN holdfast.execution.output_tail      IS 'End of what it printed';
+COMMENT ON COLUMN holdfast.execution.reason           IS 'Why it failed or was aborted, or why its last attempt was lost';
 COMMENT ON COLUMN holdfast.execution.retry_of         IS 'The execution that it repeats';
+
+CREATE TABLE holdfast.execution_data (
+    id             uuid   PRIMARY KEY,
+    input          bytea,
+    output_head    bytea,
+    output_skipped bigint,
+    output_tail    bytea
+);
+COMMENT ON TABLE  holdfast.execution_data                IS 'What an execution was given and has printed; no row: nothing of either. Removed with it';
+COMMENT ON COLUMN holdfast.execution_data.id             IS 'Whose it is';
+COMMENT ON COLUMN holdfast.execution_data.input          IS 'What it is given on stdin';
+COMMENT ON COLUMN holdfast.execution_data.output_head    IS 'Beginning of what it printed';
+COMMENT ON COLUMN holdfast.execution_data.output_skipped IS 'Bytes between head and tail that were not kept';
+COMMENT ON COLUMN holdfast.execution_data.output_tail    IS 'End of what it printed';
 
 -- ---- types ----------------------------------------------------------------------------------------
 
@@ -263,13 +289,15 @@ CREATE TYPE holdfast.answer AS (
     processes       text,
     took            text,
     has_holder      boolean,
-    look            text
+    look            text,
+    duplicate       boolean,
+    execution       holdfast.execution
 );
 COMMENT ON TYPE   holdfast.answer                 IS 'What a function answers: an outcome, and the lock as it is then';
-COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -3: lost, not yours; -4: not the current fence; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id into alive or dead, call again';
+COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -2: not to be claimed any more; -3: lost, not yours; -4: not the current fence; -5: the key has another input; -9: no such execution; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id into alive or dead, call again';
 COMMENT ON COLUMN holdfast.answer.queued          IS 'Refused, and now waiting in the queue';
 COMMENT ON COLUMN holdfast.answer.ahead           IS 'So many wait ahead of it, counted up to 8';
-COMMENT ON COLUMN holdfast.answer.freed           IS 'settle: a lease was ended that was 1: expired, 2: of dead processes';
+COMMENT ON COLUMN holdfast.answer.freed           IS 'settle: a lease was ended that was 1: expired, 2: of dead processes, 4: of an execution that is over';
 COMMENT ON COLUMN holdfast.answer.now_ms          IS 'The server''s clock; all times in ms since 1970';
 COMMENT ON COLUMN holdfast.answer.held            IS 'It is held';
 COMMENT ON COLUMN holdfast.answer.lock_id         IS 'Hash of the holder''s token';
@@ -285,6 +313,8 @@ COMMENT ON COLUMN holdfast.answer.processes       IS 'The processes that the lea
 COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over, as in lock, or empty';
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
 COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes';
+COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
+COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';
 
 -- A request at work, passed between the functions below.
 CREATE TYPE holdfast.turn AS (
@@ -298,7 +328,8 @@ CREATE TYPE holdfast.turn AS (
     took      text,
     inherited boolean,
     in_window integer,
-    ahead     integer
+    ahead     integer,
+    x         holdfast.execution
 );
 COMMENT ON TYPE   holdfast.turn           IS 'A request at work, between the functions that share the work';
 COMMENT ON COLUMN holdfast.turn.row       IS 'The name''s row, locked; saved at the end';
@@ -312,3 +343,4 @@ COMMENT ON COLUMN holdfast.turn.took      IS 'The stale lease that was ended in 
 COMMENT ON COLUMN holdfast.turn.inherited IS 'It was counted and told when it was offered to one who never confirmed it';
 COMMENT ON COLUMN holdfast.turn.in_window IS 'How many of the first 8 in the queue are still there';
 COMMENT ON COLUMN holdfast.turn.ahead     IS 'How many are ahead of the asker in the queue, counted up to 8';
+COMMENT ON COLUMN holdfast.turn.x         IS 'The execution under the lease, or the one that ended with it; its id is NULL: none';

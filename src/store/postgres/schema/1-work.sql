@@ -25,6 +25,10 @@ CREATE FUNCTION holdfast.how_ended(ended bytea, lock_id bytea) RETURNS integer L
 AS $$ SELECT CASE WHEN position(lock_id IN ended) > 1 THEN get_byte(ended, position(lock_id IN ended) - 2) ELSE 0 END $$;
 COMMENT ON FUNCTION holdfast.how_ended IS 'How this token''s lease ended earlier: 1 given back, 2 lost, 0 not known';
 
+CREATE FUNCTION holdfast.stale_name(reason integer) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$ SELECT (ARRAY['expired', 'holder-died', 'rebooted', 'execution-ended'])[reason] $$;
+COMMENT ON FUNCTION holdfast.stale_name IS 'Why a lease was over, as events say it';
+
 CREATE FUNCTION holdfast.tell(l holdfast.lock, p_at timestamptz, p_kind text, p_owner text, p_reason text, p_detail text)
 RETURNS void LANGUAGE sql VOLATILE
 AS $$
@@ -39,10 +43,11 @@ RETURNS holdfast.answer LANGUAGE sql STABLE
 AS $$
     SELECT CASE WHEN l.lock_id IS NULL
                 THEN ROW(p_code, false, 0, 0, holdfast.ms(p_now), false, NULL, coalesce(l.fence, 0), '', '', '', 0, 0, 0,
-                         coalesce(l.waiters, 0), '', '', p_has_holder, '')::holdfast.answer
+                         coalesce(l.waiters, 0), '', '', p_has_holder, '', false, NULL)::holdfast.answer
                 ELSE ROW(p_code, false, 0, 0, holdfast.ms(p_now), true, l.lock_id, l.fence, l.owner, l.note,
                          coalesce(l.execution_id::text, ''), holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),
-                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '')::holdfast.answer
+                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '', false,
+                         NULL)::holdfast.answer
            END
 $$;
 COMMENT ON FUNCTION holdfast.answer_of IS 'An answer with the lock as it is';
@@ -50,7 +55,7 @@ COMMENT ON FUNCTION holdfast.answer_of IS 'An answer with the lock as it is';
 CREATE FUNCTION holdfast.to_look_at(lines text) RETURNS holdfast.answer LANGUAGE sql STABLE
 AS $$
     SELECT ROW(100, false, 0, 0, holdfast.ms(holdfast.clock()), false, NULL, 0, '', '', '', 0, 0, 0, 0, '', '', false,
-               lines)::holdfast.answer
+               lines, false, NULL)::holdfast.answer
 $$;
 COMMENT ON FUNCTION holdfast.to_look_at IS 'The answer that asks the caller to look at processes first';
 
@@ -114,21 +119,31 @@ COMMENT ON FUNCTION holdfast.take IS 'Lock the row of a name, which is made wher
 CREATE FUNCTION holdfast.begin(l holdfast.lock, p_asker bytea, p_here text, p_alive bytea[], p_dead bytea[], p_may_grant boolean)
 RETURNS holdfast.turn LANGUAGE sql VOLATILE
 AS $$
-    SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0)::holdfast.turn
+    SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0,
+               CASE WHEN l.execution_id IS NOT NULL THEN holdfast.execution_of(l.execution_id) END)::holdfast.turn
 $$;
 COMMENT ON FUNCTION holdfast.begin IS 'The request is at work from here on: this is when the time is read';
+
+CREATE FUNCTION holdfast.is_over(t holdfast.turn) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN t.now >= (t.row).locked_until THEN 1
+                WHEN (t.row).execution_id IS NOT NULL AND (t.x).state IS DISTINCT FROM 'RUNNING' THEN 4
+                ELSE 0
+           END
+$$;
+COMMENT ON FUNCTION holdfast.is_over IS 'Is the lease of a lock that is held over, whoever lives? 0: no; 1: its time is up; 4: its execution is over';
 
 CREATE FUNCTION holdfast.is_stale(t holdfast.turn) RETURNS integer LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN (t.row).lock_id IS NULL THEN 0
-                WHEN (t.row).lock_id = t.asker THEN (t.now >= (t.row).locked_until)::integer
+                WHEN (t.row).lock_id = t.asker THEN holdfast.is_over(t)
                 ELSE CASE holdfast.died((t.row).processes, (t.row).lock_id, t.here, t.alive, t.dead)
                          WHEN true THEN 2
-                         WHEN false THEN (t.now >= (t.row).locked_until)::integer
+                         WHEN false THEN holdfast.is_over(t)
                      END
            END
 $$;
-COMMENT ON FUNCTION holdfast.is_stale IS 'Is the lease over? 0: no, or it is free; 1: its time is up; 2: its processes died; NULL: the caller must look first. Who asks with the holder''s own token is alive';
+COMMENT ON FUNCTION holdfast.is_stale IS 'Is the lease over? 0: no, or it is free; 1: its time is up; 2: its processes died; 4: its execution is over; NULL: the caller must look first. Who asks with the holder''s own token is alive';
 
 CREATE FUNCTION holdfast.strengthen(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
@@ -193,9 +208,9 @@ BEGIN
     l.granted := l.granted + 1;
     IF is_takeover THEN
         l.taken_expired := l.taken_expired + (reason = 1)::integer;
-        l.taken_died := l.taken_died + (reason = 2)::integer;
+        l.taken_died := l.taken_died + (reason IN (2, 4))::integer;
         INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
-        VALUES (told, t.now, l.fence, 'taken-over', l.name, p_owner, (ARRAY['expired', 'holder-died'])[reason],
+        VALUES (told, t.now, l.fence, 'taken-over', l.name, p_owner, holdfast.stale_name(reason),
                 format('from %s, fence %s', substr(t.took, length(substring(t.took FROM '^(?:[^ ]* ){6}')) + 1),
                        split_part(t.took, ' ', 3)));
     END IF;
@@ -206,18 +221,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.grant_to IS 'Grant the lock with the next fence, and with what was taken over. An offer lasts 5 seconds at most';
 
-CREATE FUNCTION holdfast.end_grant(t holdfast.turn, p_how integer, p_outcome integer, p_exit_code integer, p_reason text)
-RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.end_grant(t holdfast.turn, p_how integer) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l holdfast.lock := t.row;
 BEGIN
-    IF l.execution_id IS NOT NULL THEN
-        UPDATE holdfast.execution
-           SET state = (ARRAY['SUCCESS', 'FAILED', 'ABORTED'])[CASE p_outcome WHEN 0 THEN 3 ELSE p_outcome END],
-               exit_code = p_exit_code, reason = p_reason, finished_at = t.now
-         WHERE id = l.execution_id AND state = 'RUNNING';
-    END IF;
     l.ended := substr(set_byte('\x00', 0, p_how) || l.lock_id || l.ended, 1, 8 * 17);
     IF l.offered THEN
         -- Nobody has announced the takeover that it came from: the next one does.
@@ -231,7 +239,7 @@ BEGIN
     t.row := l;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.end_grant IS 'End the lease: its token is spent (how: 1 given back, 2 lost), and its execution is over in the same step';
+COMMENT ON FUNCTION holdfast.end_grant IS 'End the lease: its token is spent (how: 1 given back, 2 lost). What becomes of its execution, the caller decides before';
 
 CREATE FUNCTION holdfast.renew(t holdfast.turn, p_ttl_ms bigint) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
@@ -341,7 +349,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.waiters_to_look_at IS 'Waiters whom the caller must look at, a line for each and at most 8; empty: none';
 
-CREATE FUNCTION holdfast.deny(l holdfast.lock, p_now timestamptz, p_owner text, p_reason text) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.may_tell(p_name text, p_now timestamptz, p_counted integer) RETURNS boolean LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     in_window integer;
@@ -350,16 +358,24 @@ BEGIN
         UPDATE holdfast.denial
            SET since = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN since ELSE p_now END,
                n = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN n + 1 ELSE 1 END,
-               total = total + 1
-         WHERE name = l.name AND since = (SELECT max(since) FROM holdfast.denial WHERE name = l.name)
+               total = total + p_counted
+         WHERE name = p_name AND since = (SELECT max(since) FROM holdfast.denial WHERE name = p_name)
         RETURNING n INTO in_window;
-        EXIT WHEN FOUND;
+        IF FOUND THEN
+            RETURN in_window <= 16;
+        END IF;
         -- The first ever; or its window has just moved. Two firsts at once are two rows: a sum all the same.
-        IF NOT EXISTS (SELECT FROM holdfast.denial WHERE name = l.name) THEN
-            INSERT INTO holdfast.denial VALUES (l.name, p_now, 0, 0) ON CONFLICT (name, since) DO NOTHING;
+        IF NOT EXISTS (SELECT FROM holdfast.denial WHERE name = p_name) THEN
+            INSERT INTO holdfast.denial VALUES (p_name, p_now, 0, 0) ON CONFLICT (name, since) DO NOTHING;
         END IF;
     END LOOP;
-    IF in_window <= 16 THEN
+END $$;
+COMMENT ON FUNCTION holdfast.may_tell IS 'Note a refusal (counted: 1, or 0 where the lock was not what refused it); false: there were too many of late for another event';
+
+CREATE FUNCTION holdfast.deny(l holdfast.lock, p_now timestamptz, p_owner text, p_reason text) RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF holdfast.may_tell(l.name, p_now, 1) THEN
         PERFORM holdfast.tell(l, p_now, 'denied', p_owner, p_reason,
                               format('held by %s, fence %s', coalesce(l.owner, ''), l.fence));
     END IF;
@@ -391,7 +407,7 @@ AS $$
 DECLARE
     l     holdfast.lock := t.row;
     stale integer := holdfast.is_stale(t);
-    why   text := (ARRAY['expired', 'holder-died'])[stale];
+    why   text := holdfast.stale_name(stale);
 BEGIN
     IF stale > 0 OR l.lock_id IS NULL AND l.waiters > 0 THEN
         t := holdfast.strengthen(t);
@@ -404,7 +420,7 @@ BEGIN
                               CASE WHEN l.offered THEN 'a waiter did not confirm it in time' ELSE '' END);
         t.took := format('%s %s %s %s %s %s %s', stale, encode(l.lock_id, 'hex'), l.fence, holdfast.ms(l.locked_at),
                          holdfast.ms(t.now) - holdfast.ms(l.locked_at), l.ttl_ms, l.owner);
-        t := holdfast.end_grant(t, 2, 3, 0, why);
+        t := holdfast.lose_grant(t, why);
     END IF;
     RETURN holdfast.offer(t);
 END $$;
