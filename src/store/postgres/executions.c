@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,8 +80,11 @@ void hf_pg_take_execution(struct hf_pg_cursor at, struct hf_execution *ret)
 /* What the server would not even take for an id is nobody's. */
 static bool is_id(const char *id)
 {
-    size_t n = strspn(id, "0123456789abcdef-");
-    return n == HF_UUID_LEN && !id[n];
+    static const char form[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    size_t i = 0;
+    while (id[i] && form[i] && (form[i] == '-' ? id[i] == '-' : isxdigit((unsigned char)id[i])))
+        i++;
+    return !id[i] && !form[i];
 }
 
 static int fail_not_found(const char *id, struct hf_error *err)
