@@ -67,6 +67,7 @@ DECLARE
     ret       holdfast.answer;
     lines     text;
     mine      boolean;
+    queued    boolean := false; -- that is all that has changed
     done      uuid; -- the execution that has done what is to happen once
 BEGIN
     IF p_once_key IS NOT NULL THEN
@@ -105,13 +106,14 @@ BEGIN
         ret := holdfast.answer_of(t.row, t.now, -1, true);
         ret.queued := true;
         ret.ahead := t.ahead;
+        queued := (t.row).fence = before.fence AND (t.row).lock_id IS NOT DISTINCT FROM before.lock_id;
     ELSE
         PERFORM FROM holdfast.waiter WHERE name = before.name AND lock_id = t.asker;
         PERFORM holdfast.deny(t.row, t.now, p_owner, CASE WHEN FOUND THEN 'gave up waiting' ELSE 'held' END);
         t := holdfast.drop_waiter(t, t.asker);
         ret := holdfast.answer_of(t.row, t.now, -1, true);
     END IF;
-    PERFORM holdfast.save(t, before);
+    PERFORM holdfast.save(t, before, queued);
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_locked IS 'acquire, once the row is locked';
@@ -147,6 +149,7 @@ BEGIN
             l := holdfast.take(p_name, 'change'); -- a guard is in the way: refused, or queued
         END;
     ELSE
+        PERFORM holdfast.commit_lazily(); -- a place in the queue need not survive a crash: the waiter asks again
         l := holdfast.take(p_name, 'change');
     END IF;
     RETURN holdfast.acquire_locked(holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
@@ -163,6 +166,7 @@ DECLARE
     now       timestamptz := holdfast.clock();
     until     timestamptz := now + p_ttl_ms * interval '1 millisecond';
     new_fence bigint;
+    l         holdfast.lock;
 BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
@@ -170,7 +174,19 @@ BEGIN
      WHERE name = p_name AND fence = (SELECT max(fence) FROM holdfast.lock WHERE name = p_name)
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND p_once_key IS NULL AND position(p_lock_id IN ended) = 0
     RETURNING fence INTO new_fence;
-    IF NOT FOUND THEN
+    IF NOT FOUND AND p_wait_ms <> 0 AND p_once_key IS NULL THEN
+        -- A waiter that has been woken confirms what it was offered.
+        UPDATE holdfast.lock
+           SET ttl_ms = p_ttl_ms, offered = false, locked_until = until
+         WHERE name = p_name AND fence = (SELECT max(fence) FROM holdfast.lock WHERE name = p_name)
+           AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
+        RETURNING * INTO l;
+        IF FOUND THEN
+            PERFORM holdfast.commit_durably();
+            RETURN holdfast.answer_of(l, now, 0, false);
+        END IF;
+    END IF;
+    IF new_fence IS NULL THEN
         RETURN holdfast.acquire_otherwise(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes,
                                           p_channel, p_once_key, p_execution_id, p_here, p_alive, p_dead);
     END IF;
@@ -230,7 +246,7 @@ BEGIN
     UPDATE holdfast.lock
        SET ttl_ms = coalesce(nullif(p_ttl_ms, 0), ttl_ms), offered = false,
            locked_until = now + coalesce(nullif(p_ttl_ms, 0), ttl_ms) * interval '1 millisecond'
-     WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
+     WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
        AND lock_id = p_lock_id AND locked_until > holdfast.clock() AND told_at > now - interval '5 minutes'
     RETURNING * INTO l;
     IF NOT FOUND THEN
@@ -271,15 +287,24 @@ CREATE FUNCTION holdfast.release_otherwise(p_name text, p_lock_id bytea, p_fence
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
-    lines text := holdfast.look(t, l.lock_id = p_lock_id OR EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id), false);
+    l     holdfast.lock;
+    t     holdfast.turn;
+    lines text;
     after holdfast.lock;
     ret   holdfast.answer;
 BEGIN
-    IF lines <> '' THEN
-        RETURN holdfast.to_look_at(lines);
-    END IF;
+    -- Whom the caller must look at is asked before the row is locked: a lock would have to wait for the disk.
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
+    FOR locked IN 0..1 LOOP
+        IF locked = 1 OR l.name IS NULL THEN
+            l := holdfast.take(p_name, 'change');
+        END IF;
+        t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+        lines := holdfast.look(t, l.lock_id = p_lock_id OR EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id), false);
+        IF lines <> '' THEN
+            RETURN holdfast.to_look_at(lines);
+        END IF;
+    END LOOP;
     t := holdfast.end_stale(t);
     IF holdfast.is_holder(t, p_fence) THEN
         t := holdfast.release_own(t, p_outcome, p_exit_code, p_reason);
@@ -309,7 +334,7 @@ BEGIN
     UPDATE holdfast.lock
        SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
            ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
-     WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
+     WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
        AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL AND p_outcome = 0
     RETURNING locked_at, owner, fence INTO since, whose, which;
     IF NOT FOUND THEN

@@ -141,12 +141,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change locks it for a grant, unless a guard is in the way. Called before the row''s fence changes';
 
-CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock, p_lazily boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l holdfast.lock := t.row;
 BEGIN
-    PERFORM holdfast.commit_durably();
+    IF NOT p_lazily THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
     IF l IS NOT DISTINCT FROM p_before THEN
         RETURN;
     END IF;
