@@ -126,7 +126,7 @@ DECLARE
     free  boolean := false;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     stale := holdfast.is_stale(t);
     IF stale IS NULL THEN
         RETURN holdfast.to_look_at(holdfast.look(t, false, p_wait_ms <> 0));
@@ -149,7 +149,7 @@ BEGIN
     ELSE
         l := holdfast.take(p_name, 'change');
     END IF;
-    RETURN holdfast.acquire_locked(holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
+    RETURN holdfast.acquire_locked(holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
                                    p_owner, p_note, p_priority, p_processes, p_channel, p_once_key, p_execution_id);
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_otherwise IS 'acquire, where the lock is not simply free';
@@ -196,14 +196,14 @@ DECLARE
     ret   holdfast.answer;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     IF l.name IS NULL OR l.lock_id <> p_lock_id AND holdfast.is_stale(t) = 0 THEN
         l.name := p_name;
         t.row := l;
         RETURN holdfast.answer_of(t.row, t.now, -3, true);
     END IF;
     l := holdfast.take(p_name, 'change');
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines := holdfast.look(t, false, false);
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
@@ -272,7 +272,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t     holdfast.turn := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, l.lock_id = p_lock_id OR EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id), false);
     after holdfast.lock;
     ret   holdfast.answer;
@@ -332,7 +332,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t     holdfast.turn := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, true, false);
     whose text;
 BEGIN
@@ -359,7 +359,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'grant');
-    t     holdfast.turn := holdfast.begin(l, NULL, p_here, p_alive, p_dead, true);
+    t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, true);
     lines text := holdfast.look(t, l.fence = p_fence, false);
     after holdfast.lock;
     ret   holdfast.answer;
@@ -397,11 +397,11 @@ DECLARE
     ret   holdfast.answer;
 BEGIN
     SELECT * INTO seen FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(seen, NULL, p_here, p_alive, p_dead, true);
+    t := holdfast.start_turn(seen, NULL, p_here, p_alive, p_dead, true);
     IF holdfast.is_stale(t) > 0 OR seen.lock_id IS NULL AND seen.waiters > 0 THEN
         l := holdfast.take(p_name, 'try'); -- where anybody is in the way, there is no hurry
         IF l.name IS NOT NULL THEN
-            t := holdfast.begin(l, NULL, p_here, p_alive, p_dead, true);
+            t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, true);
         END IF;
     END IF;
     lines := holdfast.look(t, false, false);
@@ -425,7 +425,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, NULL, p_here, p_alive, p_dead, false);
+    t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, false, false);
     after holdfast.lock;
 BEGIN
