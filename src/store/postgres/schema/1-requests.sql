@@ -128,7 +128,7 @@ DECLARE
     free  boolean := false;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     stale := holdfast.is_stale(t);
     IF stale IS NULL THEN
         RETURN holdfast.to_look_at(holdfast.look(t, false, p_wait_ms <> 0));
@@ -152,7 +152,7 @@ BEGIN
         PERFORM holdfast.commit_lazily(); -- a place in the queue need not survive a crash: the waiter asks again
         l := holdfast.take(p_name, 'change');
     END IF;
-    RETURN holdfast.acquire_locked(holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
+    RETURN holdfast.acquire_locked(holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
                                    p_owner, p_note, p_priority, p_processes, p_channel, p_once_key, p_execution_id);
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_otherwise IS 'acquire, where the lock is not simply free';
@@ -212,14 +212,14 @@ DECLARE
     ret   holdfast.answer;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     IF l.name IS NULL OR l.lock_id <> p_lock_id AND holdfast.is_stale(t) = 0 THEN
         l.name := p_name;
         t.row := l;
         RETURN holdfast.answer_of(t.row, t.now, -3, true);
     END IF;
     l := holdfast.take(p_name, 'change');
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines := holdfast.look(t, false, false);
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
@@ -299,7 +299,7 @@ BEGIN
         IF locked = 1 OR l.name IS NULL THEN
             l := holdfast.take(p_name, 'change');
         END IF;
-        t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+        t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
         lines := holdfast.look(t, l.lock_id = p_lock_id OR EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id), false);
         IF lines <> '' THEN
             RETURN holdfast.to_look_at(lines);
@@ -322,6 +322,57 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.release_otherwise IS 'release, where it is not simply the asker''s, or somebody waits';
 
+-- What a release does where somebody waits, in few statements: the head of the queue is there and can be
+-- granted it. NULL: it is not that simple, and nothing has been done.
+CREATE FUNCTION holdfast.release_to_head(p_name text, p_lock_id bytea, p_fence bigint, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l     holdfast.lock;
+    w     holdfast.waiter;
+    now   timestamptz;
+    until timestamptz;
+    told  bigint;
+    next  bigint;
+BEGIN
+    -- Looked at before the row is locked, since a lock would have to wait for the disk; then again.
+    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
+    IF holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name AND fence = p_fence FOR UPDATE SKIP LOCKED;
+    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
+    now := holdfast.clock();
+    IF l.lock_id IS DISTINCT FROM p_lock_id OR now >= l.locked_until OR l.execution_id IS NOT NULL OR l.offered
+       OR w.name IS NULL OR w.lock_id = p_lock_id OR now >= w.until OR now >= w.seen_at + interval '20 s'
+       OR now <= w.seen_at - interval '20 s'
+       OR holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
+        RETURN NULL;
+    END IF;
+    PERFORM holdfast.commit_durably();
+    until := now + least(w.ttl_ms, 5000) * interval '1 millisecond';
+    told := nextval('holdfast.seq');
+    next := nextval('holdfast.seq');
+    UPDATE holdfast.lock
+       SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
+           ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
+           granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
+           ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
+     WHERE name = p_name AND fence = p_fence;
+    DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket;
+    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+    VALUES (told, now, p_fence, 'released', p_name, l.owner, p_reason,
+            'held for ' || holdfast.ms(now) - holdfast.ms(l.locked_at) || ' ms'),
+           (next, now, next, 'acquired', p_name, w.owner, '',
+            'after waiting ' || holdfast.ms(now) - holdfast.ms(w.queued_at) || ' ms');
+    IF w.channel <> '' THEN
+        PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
+    END IF;
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
+               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '')::holdfast.answer;
+END $$;
+COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';
+
 CREATE FUNCTION holdfast.release(p_name text, p_lock_id bytea, p_fence bigint, p_outcome integer, p_exit_code integer, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
@@ -330,6 +381,7 @@ DECLARE
     since timestamptz;
     whose text;
     which bigint;
+    ret   holdfast.answer;
 BEGIN
     UPDATE holdfast.lock
        SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
@@ -338,7 +390,13 @@ BEGIN
        AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL AND p_outcome = 0
     RETURNING locked_at, owner, fence INTO since, whose, which;
     IF NOT FOUND THEN
-        RETURN holdfast.release_otherwise(p_name, p_lock_id, p_fence, p_outcome, p_exit_code, p_reason, p_here, p_alive, p_dead);
+        IF p_outcome = 0 THEN
+            ret := holdfast.release_to_head(p_name, p_lock_id, p_fence, p_reason, p_here, p_alive, p_dead);
+        END IF;
+        IF ret.code IS NULL THEN
+            ret := holdfast.release_otherwise(p_name, p_lock_id, p_fence, p_outcome, p_exit_code, p_reason, p_here, p_alive, p_dead);
+        END IF;
+        RETURN ret;
     END IF;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
     VALUES (nextval('holdfast.seq'), now, which, 'released', p_name, whose, p_reason,
@@ -357,7 +415,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t     holdfast.turn := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, true, false);
     whose text;
 BEGIN
@@ -384,7 +442,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'grant');
-    t     holdfast.turn := holdfast.begin(l, NULL, p_here, p_alive, p_dead, true);
+    t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, true);
     lines text := holdfast.look(t, l.fence = p_fence, false);
     after holdfast.lock;
     ret   holdfast.answer;
@@ -422,11 +480,11 @@ DECLARE
     ret   holdfast.answer;
 BEGIN
     SELECT * INTO seen FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(seen, NULL, p_here, p_alive, p_dead, true);
+    t := holdfast.start_turn(seen, NULL, p_here, p_alive, p_dead, true);
     IF holdfast.is_stale(t) > 0 OR seen.lock_id IS NULL AND seen.waiters > 0 THEN
         l := holdfast.take(p_name, 'try'); -- where anybody is in the way, there is no hurry
         IF l.name IS NOT NULL THEN
-            t := holdfast.begin(l, NULL, p_here, p_alive, p_dead, true);
+            t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, true);
         END IF;
     END IF;
     lines := holdfast.look(t, false, false);
@@ -450,7 +508,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, NULL, p_here, p_alive, p_dead, false);
+    t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, false, false);
     after holdfast.lock;
 BEGIN

@@ -111,12 +111,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.take IS 'Lock the row of a name, which is made where there is none. Strength grant: for a grant, waiting for guards up to 2 seconds; change: for a change beside guards; try: for a grant, or NULL where anybody is in the way';
 
-CREATE FUNCTION holdfast.begin(l holdfast.lock, p_asker bytea, p_here text, p_alive bytea[], p_dead bytea[], p_may_grant boolean)
+CREATE FUNCTION holdfast.start_turn(l holdfast.lock, p_asker bytea, p_here text, p_alive bytea[], p_dead bytea[], p_may_grant boolean)
 RETURNS holdfast.turn LANGUAGE sql VOLATILE
 AS $$
     SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0)::holdfast.turn
 $$;
-COMMENT ON FUNCTION holdfast.begin IS 'The request is at work from here on: this is when the time is read';
+COMMENT ON FUNCTION holdfast.start_turn IS 'The request is at work from here on: this is when the time is read';
 
 CREATE FUNCTION holdfast.is_stale(t holdfast.turn) RETURNS integer LANGUAGE sql IMMUTABLE
 AS $$
