@@ -43,6 +43,8 @@ void hf_pg_parse_processes(const char *text, struct hf_processes *ret)
     struct hf_processes all = {0};
     int at = 0;
     *ret = all;
+    if (!*text) /* by far the most common, and sscanf is slow to find out */
+        return;
     if (sscanf(text, "%36s %" SCNu64 "%n", all.boot, &all.pid_namespace, &at) != 2)
         return;
     for (int used; all.n < HF_BOUND_MAX; all.n++, at += used) {
