@@ -1,5 +1,5 @@
 /*
- * Requests become calls of the functions in schema/1.sql, and their rows become answers. Many
+ * Requests become calls of the functions in schema/1-requests.sql, and their rows become answers. Many
  * requests travel together: one pipeline, one transaction, one round trip, sorted by name so that
  * two batches never lock crosswise. Each name has one request in a pipeline; what else concerns it
  * follows in the next one, so that a call that has to be repeated (because the server wants us to

@@ -57,8 +57,10 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
     static const char sql[] =
         "SELECT l.name, l.lock_id IS NOT NULL, l.fence, holdfast.ms(holdfast.clock()),"
         " holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),"
-        " l.waiters, l.processes, l.owner, l.note, l.execution_id::text"
-        " FROM holdfast.lock l WHERE l.name > $1 AND l.name >= $2 AND l.name < $3"
+        " l.waiters, h.processes, h.owner, h.note, h.execution_id::text"
+        " FROM holdfast.lock l"
+        " LEFT JOIN LATERAL (SELECT l.*) h ON h.lock_id IS NOT NULL" /* else it is the last one's */
+        " WHERE l.name > $1 AND l.name >= $2 AND l.name < $3"
         " AND ($4 OR l.lock_id IS NOT NULL) ORDER BY l.name LIMIT $5";
     struct hf_pg_statement st = {.sql = sql};
     PGresult *result;

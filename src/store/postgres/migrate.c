@@ -9,7 +9,7 @@
 
 enum { MIGRATION_TIMEOUT_MS = 60000 };
 
-/* schema/1.sql, made into a C string by scripts/embed. */
+/* schema/1-*.sql, made into a C string by scripts/embed. */
 extern const char hf_pg_schema_1[];
 
 const char *hf_pg_schema(void) { return hf_pg_schema_1; }

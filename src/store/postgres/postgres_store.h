@@ -1,6 +1,6 @@
 /*
  * The PostgreSQL store: the server decides. Every request is one call of a function in the schema
- * `holdfast` (schema/1.sql), which answers as core/lease.c would; this folder carries requests there
+ * `holdfast` (schema/1-*.sql), which answers as core/lease.c would; this folder carries requests there
  * and answers back.
  *
  *     postgres.c    the store's table of operations; its URL

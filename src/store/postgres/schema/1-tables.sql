@@ -1,0 +1,314 @@
+-- holdfast's schema for PostgreSQL, format 1. `holdfast init` runs it in one transaction; by hand:
+--
+--     psql -1 -v ON_ERROR_STOP=1 -f FILE
+--
+-- It creates everything in the schema "holdfast" and touches nothing else. A role of an application
+-- that is not the owner needs:
+--
+--     GRANT USAGE ON SCHEMA holdfast TO app;
+--     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO app;
+--     GRANT USAGE ON SEQUENCE holdfast.seq TO app;
+--
+-- How it works. A name has one row in `lock`. A grant gives it the next number of `seq` as its fence,
+-- and the fence is part of the row's key. That is what the rest stands on:
+--   - PostgreSQL lets a change of a key wait for every FOR KEY SHARE lock, but no other change: so
+--     guard() keeps grants away until the guarded transaction ends, and never a renewal or a release.
+--   - In REPEATABLE READ, where a snapshot hides what came after it, FOR KEY SHARE fails on a row
+--     whose key has changed since, and not on one that was only renewed.
+--   - Renewals and releases change no indexed column (they are HOT). Where an idle transaction keeps
+--     vacuum from removing old versions, those of earlier grants have lower fences: who looks for the
+--     newest fence first never meets them.
+-- So nobody updates `fence` but a grant; a row is never deleted.
+--
+-- Order of locks, for all functions: lock, waiter, execution, denial. Every function works on one
+-- name, and callers of many sort them by name: no deadlocks.
+--
+-- Time is the server's and is read by clock() alone. A lease is over when clock() >= locked_until.
+-- Processes can be judged only where they run. Where a function has to know whether one of the
+-- caller's own machine lives, it changes nothing and answers with code 100 and a list; the caller
+-- looks and calls again. See `answer`.
+
+DO $$
+BEGIN
+    IF to_regnamespace('holdfast') IS NULL THEN
+        CREATE SCHEMA holdfast;
+    END IF;
+END $$;
+COMMENT ON SCHEMA holdfast IS 'Holdfast: locks with leases, fences and waiters. Read lock and event; write only through the functions';
+
+-- ---- tables ---------------------------------------------------------------------------------------
+
+CREATE TABLE holdfast.meta (
+    one        boolean     PRIMARY KEY DEFAULT true CHECK (one),
+    format     integer     NOT NULL,
+    epoch      integer     NOT NULL DEFAULT 0,
+    pruned_seq bigint      NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE  holdfast.meta            IS 'One row: what this schema is';
+COMMENT ON COLUMN holdfast.meta.one        IS 'Always true: there is one row';
+COMMENT ON COLUMN holdfast.meta.format     IS 'Version of this schema; programs refuse one that they do not know';
+COMMENT ON COLUMN holdfast.meta.epoch      IS 'How often the fences were raised by holdfast init --bump-epoch';
+COMMENT ON COLUMN holdfast.meta.pruned_seq IS 'Events up to this number have been removed because of their age';
+COMMENT ON COLUMN holdfast.meta.created_at IS 'When this schema was made';
+INSERT INTO holdfast.meta (format) VALUES (1);
+
+CREATE SEQUENCE holdfast.seq MAXVALUE 9007199254740991;
+COMMENT ON SEQUENCE holdfast.seq IS 'Numbers of events and fences: the fence of a grant is the number of its "acquired" event. Below 2^53';
+
+CREATE TABLE holdfast.name (
+    name text COLLATE "C" PRIMARY KEY
+);
+COMMENT ON TABLE  holdfast.name      IS 'Every name that was ever asked for: who adds it here adds its row to lock, so that there is only one';
+COMMENT ON COLUMN holdfast.name.name IS 'What is locked';
+
+-- Fixed sizes first: they need no padding, and what changes with a grant lies together.
+CREATE TABLE holdfast.lock (
+    fence         bigint  NOT NULL DEFAULT 0,
+    locked_at     timestamptz,
+    locked_until  timestamptz,
+    told_at       timestamptz,
+    ttl_ms        bigint,
+    granted       bigint  NOT NULL DEFAULT 0,
+    released      bigint  NOT NULL DEFAULT 0,
+    release_lost  bigint  NOT NULL DEFAULT 0,
+    taken_expired bigint  NOT NULL DEFAULT 0,
+    taken_died    bigint  NOT NULL DEFAULT 0,
+    forced        bigint  NOT NULL DEFAULT 0,
+    lost          bigint  NOT NULL DEFAULT 0,
+    tickets       bigint  NOT NULL DEFAULT 0,
+    waiters       integer NOT NULL DEFAULT 0,
+    offered       boolean NOT NULL DEFAULT false,
+    name          text    NOT NULL COLLATE "C",
+    lock_id       bytea,
+    owner         text    COLLATE "C",
+    note          text    COLLATE "C",
+    processes     text    COLLATE "C",
+    took          text    COLLATE "C",
+    execution_id  uuid,
+    ended         bytea   NOT NULL DEFAULT '',
+    PRIMARY KEY (name, fence)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+ALTER TABLE holdfast.lock ALTER COLUMN ended SET STORAGE PLAIN;
+COMMENT ON TABLE  holdfast.lock               IS 'One row per name: who holds it. Free: lock_id is NULL; then what is said of the holder is of the last one. Kept for ever, since the next fence must be above the last';
+COMMENT ON COLUMN holdfast.lock.name          IS 'What is locked';
+COMMENT ON COLUMN holdfast.lock.fence         IS 'Number of the grant, or of the last one: only grows. Pass it to what you write to; see guard()';
+COMMENT ON COLUMN holdfast.lock.lock_id       IS 'Hash of the holder''s token; NULL: free';
+COMMENT ON COLUMN holdfast.lock.owner         IS 'Who holds it, for people';
+COMMENT ON COLUMN holdfast.lock.note          IS 'What the holder wants people to know';
+COMMENT ON COLUMN holdfast.lock.locked_at     IS 'When it was granted';
+COMMENT ON COLUMN holdfast.lock.locked_until  IS 'When the lease ends unless it is renewed before; from then on whoever asks may have it. NULL: free';
+COMMENT ON COLUMN holdfast.lock.ttl_ms        IS 'How long each renewal makes it last';
+COMMENT ON COLUMN holdfast.lock.told_at       IS 'When an event last said that the holder is alive';
+COMMENT ON COLUMN holdfast.lock.offered       IS 'Granted to a waiter that has not confirmed it yet: within 5 seconds, or the next one gets it';
+COMMENT ON COLUMN holdfast.lock.processes     IS 'Processes that the lease ends with: BOOT-ID PID-NAMESPACE PID:START ...; empty: none, only the time ends it';
+COMMENT ON COLUMN holdfast.lock.execution_id  IS 'The execution that runs under this lease, if any';
+COMMENT ON COLUMN holdfast.lock.took          IS 'The stale lease that this grant took over: REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER; REASON 1: expired, 2: its processes died';
+COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were given back (byte 1, lock_id) or lost (byte 2, lock_id), newest first: never granted again';
+COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
+COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
+COMMENT ON COLUMN holdfast.lock.granted       IS 'How often it was granted';
+COMMENT ON COLUMN holdfast.lock.released      IS 'How often it was given back';
+COMMENT ON COLUMN holdfast.lock.release_lost  IS 'How often somebody gave back what was no longer theirs';
+COMMENT ON COLUMN holdfast.lock.taken_expired IS 'How often a lease was taken over because its time was up';
+COMMENT ON COLUMN holdfast.lock.taken_died    IS 'How often a lease was taken over because its processes had died';
+COMMENT ON COLUMN holdfast.lock.forced        IS 'How often an operator freed it by force';
+COMMENT ON COLUMN holdfast.lock.lost          IS 'How often a holder reported that it had lost the lease';
+
+CREATE TABLE holdfast.waiter (
+    name      text        NOT NULL COLLATE "C",
+    rank      bigint      NOT NULL,
+    ticket    bigint      NOT NULL,
+    ttl_ms    bigint      NOT NULL,
+    until     timestamptz NOT NULL,
+    seen_at   timestamptz NOT NULL,
+    queued_at timestamptz NOT NULL,
+    lock_id   bytea       NOT NULL,
+    owner     text        NOT NULL COLLATE "C",
+    note      text        NOT NULL COLLATE "C",
+    processes text        NOT NULL COLLATE "C",
+    channel   text        NOT NULL COLLATE "C",
+    PRIMARY KEY (name, rank, ticket),
+    UNIQUE (name, lock_id)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE  holdfast.waiter           IS 'Who waits for a name: by rank, then ticket. Changed only by who has locked the name''s row in lock';
+COMMENT ON COLUMN holdfast.waiter.name      IS 'What it waits for';
+COMMENT ON COLUMN holdfast.waiter.rank      IS 'Its priority, negated: the lowest goes first';
+COMMENT ON COLUMN holdfast.waiter.ticket    IS 'Its number in the order of coming, per name';
+COMMENT ON COLUMN holdfast.waiter.lock_id   IS 'Hash of the waiter''s token';
+COMMENT ON COLUMN holdfast.waiter.ttl_ms    IS 'How long its lease will last';
+COMMENT ON COLUMN holdfast.waiter.until     IS 'When it gives up; infinity: never';
+COMMENT ON COLUMN holdfast.waiter.seen_at   IS 'When it last asked; after 20 seconds without a word it is gone';
+COMMENT ON COLUMN holdfast.waiter.queued_at IS 'When it began to wait';
+COMMENT ON COLUMN holdfast.waiter.owner     IS 'Who waits, for people';
+COMMENT ON COLUMN holdfast.waiter.note      IS 'What the waiter wants people to know';
+COMMENT ON COLUMN holdfast.waiter.processes IS 'Processes that it ends with, as in lock';
+COMMENT ON COLUMN holdfast.waiter.channel   IS 'Where it is told (NOTIFY) that it has been granted the lock; empty: it asks by itself';
+
+-- The key moves with the window, so that beside an idle transaction the newest is found at once.
+CREATE TABLE holdfast.denial (
+    name  text        NOT NULL COLLATE "C",
+    since timestamptz NOT NULL,
+    n     integer     NOT NULL,
+    total bigint      NOT NULL,
+    PRIMARY KEY (name, since)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE  holdfast.denial       IS 'How often a name was refused. Apart from lock, so that a refusal never waits for, nor delays, the holder';
+COMMENT ON COLUMN holdfast.denial.name  IS 'What was asked for';
+COMMENT ON COLUMN holdfast.denial.since IS 'Beginning of the current window of a second, in which at most 16 refusals become events';
+COMMENT ON COLUMN holdfast.denial.n     IS 'Refusals in this window';
+COMMENT ON COLUMN holdfast.denial.total IS 'Refusals ever';
+
+CREATE TABLE holdfast.event (
+    seq          bigint      PRIMARY KEY,
+    at           timestamptz NOT NULL,
+    fence        bigint      NOT NULL,
+    kind         text        NOT NULL COLLATE "C",
+    name         text        NOT NULL COLLATE "C",
+    owner        text        NOT NULL COLLATE "C",
+    execution_id uuid,
+    reason       text        NOT NULL COLLATE "C",
+    detail       text        NOT NULL COLLATE "C"
+);
+CREATE INDEX event_name ON holdfast.event (name, seq);
+COMMENT ON TABLE  holdfast.event              IS 'What happened, for holdfast why and holdfast events. Removed after 30 days, or beyond a million';
+COMMENT ON INDEX  holdfast.event_name         IS 'The story of one name';
+COMMENT ON COLUMN holdfast.event.seq          IS 'Its number, from holdfast.seq; gaps are normal';
+COMMENT ON COLUMN holdfast.event.at           IS 'When it happened';
+COMMENT ON COLUMN holdfast.event.fence        IS 'Fence of the lease that it concerns';
+COMMENT ON COLUMN holdfast.event.kind         IS 'acquired, released, extended, denied, expired, taken-over, forced, lost, started, finished, skipped';
+COMMENT ON COLUMN holdfast.event.name         IS 'What it happened to';
+COMMENT ON COLUMN holdfast.event.owner        IS 'Whom it concerns';
+COMMENT ON COLUMN holdfast.event.execution_id IS 'The execution under that lease, if any';
+COMMENT ON COLUMN holdfast.event.reason       IS 'Why';
+COMMENT ON COLUMN holdfast.event.detail       IS 'More, for people';
+
+CREATE TABLE holdfast.execution (
+    id               uuid        PRIMARY KEY,
+    workflow         text        NOT NULL COLLATE "C",
+    lock             text        NOT NULL COLLATE "C",
+    state            text        NOT NULL COLLATE "C"
+                     CHECK (state IN ('PENDING', 'RUNNING', 'SUCCESS', 'FAILED', 'ABORTED')),
+    key              text        COLLATE "C",
+    once             boolean     NOT NULL,
+    input            bytea,
+    run_at           timestamptz,
+    priority         integer     NOT NULL DEFAULT 0,
+    attempt          integer     NOT NULL,
+    fence            bigint,
+    owner            text        COLLATE "C",
+    created_at       timestamptz NOT NULL,
+    started_at       timestamptz,
+    finished_at      timestamptz,
+    spawned          boolean     NOT NULL DEFAULT false,
+    cancel_requested boolean     NOT NULL DEFAULT false,
+    exit_code        integer,
+    reason           text        COLLATE "C",
+    output_head      bytea,
+    output_skipped   bigint,
+    output_tail      bytea,
+    retry_of         uuid
+);
+CREATE UNIQUE INDEX execution_key ON holdfast.execution (workflow, key)
+    WHERE NOT once AND key IS NOT NULL;
+CREATE UNIQUE INDEX execution_once ON holdfast.execution (workflow, key)
+    WHERE once AND state IN ('PENDING', 'RUNNING', 'SUCCESS');
+CREATE INDEX execution_finished ON holdfast.execution (finished_at) WHERE finished_at IS NOT NULL;
+COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end';
+COMMENT ON INDEX  holdfast.execution_key              IS 'An idempotency key belongs to one execution';
+COMMENT ON INDEX  holdfast.execution_once             IS 'With --once only a run that may still succeed, or has, occupies its key';
+COMMENT ON INDEX  holdfast.execution_finished         IS 'The oldest first, to be removed';
+COMMENT ON COLUMN holdfast.execution.id               IS 'Its id';
+COMMENT ON COLUMN holdfast.execution.workflow         IS 'What runs; with --once the name of the lock';
+COMMENT ON COLUMN holdfast.execution.lock             IS 'The name that is locked while it runs';
+COMMENT ON COLUMN holdfast.execution.state            IS 'PENDING, RUNNING, SUCCESS, FAILED or ABORTED';
+COMMENT ON COLUMN holdfast.execution.key              IS 'Idempotency key: the same key is the same execution';
+COMMENT ON COLUMN holdfast.execution.once             IS 'The key is that of a run that is to happen once, and is free again after a failure';
+COMMENT ON COLUMN holdfast.execution.input            IS 'What it is given on stdin';
+COMMENT ON COLUMN holdfast.execution.run_at           IS 'Not before this time';
+COMMENT ON COLUMN holdfast.execution.priority         IS 'The higher goes first';
+COMMENT ON COLUMN holdfast.execution.attempt          IS 'How often it was begun';
+COMMENT ON COLUMN holdfast.execution.fence            IS 'Fence of its lease';
+COMMENT ON COLUMN holdfast.execution.owner            IS 'Who runs it, for people';
+COMMENT ON COLUMN holdfast.execution.created_at       IS 'When it was asked for';
+COMMENT ON COLUMN holdfast.execution.started_at       IS 'When its last attempt began';
+COMMENT ON COLUMN holdfast.execution.finished_at      IS 'When it ended';
+COMMENT ON COLUMN holdfast.execution.spawned          IS 'Its command may have begun: what happened then is not repeated silently';
+COMMENT ON COLUMN holdfast.execution.cancel_requested IS 'Somebody asked it to stop';
+COMMENT ON COLUMN holdfast.execution.exit_code        IS 'Of its command';
+COMMENT ON COLUMN holdfast.execution.reason           IS 'Why it failed or was aborted';
+COMMENT ON COLUMN holdfast.execution.output_head      IS 'Beginning of what it printed';
+COMMENT ON COLUMN holdfast.execution.output_skipped   IS 'Bytes between head and tail that were not kept';
+COMMENT ON COLUMN holdfast.execution.output_tail      IS 'End of what it printed';
+COMMENT ON COLUMN holdfast.execution.retry_of         IS 'The execution that it repeats';
+
+-- ---- types ----------------------------------------------------------------------------------------
+
+CREATE TYPE holdfast.answer AS (
+    code            integer,
+    queued          boolean,
+    ahead           integer,
+    freed           integer,
+    now_ms          bigint,
+    held            boolean,
+    lock_id         bytea,
+    fence           bigint,
+    owner           text,
+    note            text,
+    execution_id    text,
+    locked_at_ms    bigint,
+    locked_until_ms bigint,
+    ttl_ms          bigint,
+    waiters         integer,
+    processes       text,
+    took            text,
+    has_holder      boolean,
+    look            text
+);
+COMMENT ON TYPE   holdfast.answer                 IS 'What a function answers: an outcome, and the lock as it is then';
+COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -3: lost, not yours; -4: not the current fence; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id into alive or dead, call again';
+COMMENT ON COLUMN holdfast.answer.queued          IS 'Refused, and now waiting in the queue';
+COMMENT ON COLUMN holdfast.answer.ahead           IS 'So many wait ahead of it, counted up to 8';
+COMMENT ON COLUMN holdfast.answer.freed           IS 'settle: a lease was ended that was 1: expired, 2: of dead processes';
+COMMENT ON COLUMN holdfast.answer.now_ms          IS 'The server''s clock; all times in ms since 1970';
+COMMENT ON COLUMN holdfast.answer.held            IS 'It is held';
+COMMENT ON COLUMN holdfast.answer.lock_id         IS 'Hash of the holder''s token';
+COMMENT ON COLUMN holdfast.answer.fence           IS 'Fence of the holder, or the last one';
+COMMENT ON COLUMN holdfast.answer.owner           IS 'The holder, for people';
+COMMENT ON COLUMN holdfast.answer.note            IS 'The holder''s note';
+COMMENT ON COLUMN holdfast.answer.execution_id    IS 'The execution under the lease, or empty';
+COMMENT ON COLUMN holdfast.answer.locked_at_ms    IS 'When it was granted';
+COMMENT ON COLUMN holdfast.answer.locked_until_ms IS 'When the lease ends';
+COMMENT ON COLUMN holdfast.answer.ttl_ms          IS 'How long each renewal makes it last';
+COMMENT ON COLUMN holdfast.answer.waiters         IS 'How many wait';
+COMMENT ON COLUMN holdfast.answer.processes       IS 'The processes that the lease ends with, or empty';
+COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over, as in lock, or empty';
+COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
+COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes';
+
+-- A request at work, passed between the functions below.
+CREATE TYPE holdfast.turn AS (
+    row       holdfast.lock,
+    now       timestamptz,
+    asker     bytea,
+    here      text,
+    alive     bytea[],
+    dead      bytea[],
+    may_grant boolean,
+    took      text,
+    inherited boolean,
+    in_window integer,
+    ahead     integer
+);
+COMMENT ON TYPE   holdfast.turn           IS 'A request at work, between the functions that share the work';
+COMMENT ON COLUMN holdfast.turn.row       IS 'The name''s row, locked; saved at the end';
+COMMENT ON COLUMN holdfast.turn.now       IS 'The time, read after the row was locked';
+COMMENT ON COLUMN holdfast.turn.asker     IS 'lock_id of who asks, or NULL';
+COMMENT ON COLUMN holdfast.turn.here      IS 'BOOT-ID PID-NAMESPACE of the caller: it can judge processes that begin so';
+COMMENT ON COLUMN holdfast.turn.alive     IS 'lock_ids whose processes the caller has seen alive';
+COMMENT ON COLUMN holdfast.turn.dead      IS 'lock_ids whose processes the caller knows to be dead';
+COMMENT ON COLUMN holdfast.turn.may_grant IS 'The row is locked FOR UPDATE: no guard stands against a grant';
+COMMENT ON COLUMN holdfast.turn.took      IS 'The stale lease that was ended in this request, for the grant that follows, as in lock; empty: none was';
+COMMENT ON COLUMN holdfast.turn.inherited IS 'It was counted and told when it was offered to one who never confirmed it';
+COMMENT ON COLUMN holdfast.turn.in_window IS 'How many of the first 8 in the queue are still there';
+COMMENT ON COLUMN holdfast.turn.ahead     IS 'How many are ahead of the asker in the queue, counted up to 8';

@@ -1,0 +1,419 @@
+
+-- ---- small pieces ---------------------------------------------------------------------------------
+
+CREATE FUNCTION holdfast.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
+AS $$ SELECT date_trunc('milliseconds', clock_timestamp()) $$;
+COMMENT ON FUNCTION holdfast.clock IS 'The time that leases are measured by, in whole milliseconds. Not that of the transaction''s beginning';
+
+-- STABLE as what it calls, or it would not be inlined.
+CREATE FUNCTION holdfast.ms(t timestamptz) RETURNS bigint LANGUAGE sql STABLE
+AS $$ SELECT (date_part('epoch', t) * 1000)::bigint $$;
+COMMENT ON FUNCTION holdfast.ms IS 'Milliseconds since 1970';
+
+CREATE FUNCTION holdfast.died(processes text, lock_id bytea, here text, alive bytea[], dead bytea[])
+RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN processes = '' OR NOT starts_with(processes, here || ' ') THEN false
+                WHEN lock_id = ANY (dead) THEN true
+                WHEN lock_id = ANY (alive) THEN false
+           END
+$$;
+COMMENT ON FUNCTION holdfast.died IS 'Are these processes certainly dead? NULL: the caller can tell, and must look first';
+
+-- Newest first; a match off the boundary of an entry would be a collision of random bytes.
+CREATE FUNCTION holdfast.how_ended(ended bytea, lock_id bytea) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN position(lock_id IN ended) > 1 THEN get_byte(ended, position(lock_id IN ended) - 2) ELSE 0 END $$;
+COMMENT ON FUNCTION holdfast.how_ended IS 'How this token''s lease ended earlier: 1 given back, 2 lost, 0 not known';
+
+CREATE FUNCTION holdfast.tell(l holdfast.lock, p_at timestamptz, p_kind text, p_owner text, p_reason text, p_detail text)
+RETURNS void LANGUAGE sql VOLATILE
+AS $$
+    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+    VALUES (nextval('holdfast.seq'), p_at, l.fence, p_kind, l.name, coalesce(p_owner, ''), l.execution_id,
+            coalesce(p_reason, ''), p_detail)
+$$;
+COMMENT ON FUNCTION holdfast.tell IS 'Record an event about a lock as it is';
+
+CREATE FUNCTION holdfast.answer_of(l holdfast.lock, p_now timestamptz, p_code integer, p_has_holder boolean)
+RETURNS holdfast.answer LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN l.lock_id IS NULL
+                THEN ROW(p_code, false, 0, 0, holdfast.ms(p_now), false, NULL, coalesce(l.fence, 0), '', '', '', 0, 0, 0,
+                         coalesce(l.waiters, 0), '', '', p_has_holder, '')::holdfast.answer
+                ELSE ROW(p_code, false, 0, 0, holdfast.ms(p_now), true, l.lock_id, l.fence, l.owner, l.note,
+                         coalesce(l.execution_id::text, ''), holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),
+                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '')::holdfast.answer
+           END
+$$;
+COMMENT ON FUNCTION holdfast.answer_of IS 'An answer with the lock as it is';
+
+CREATE FUNCTION holdfast.to_look_at(lines text) RETURNS holdfast.answer LANGUAGE sql STABLE
+AS $$
+    SELECT ROW(100, false, 0, 0, holdfast.ms(holdfast.clock()), false, NULL, 0, '', '', '', 0, 0, 0, 0, '', '', false,
+               lines)::holdfast.answer
+$$;
+COMMENT ON FUNCTION holdfast.to_look_at IS 'The answer that asks the caller to look at processes first';
+
+-- ---- durability -----------------------------------------------------------------------------------
+
+-- A refusal need not survive a crash. But where it shares a transaction with something that must,
+-- whichever comes first, the whole transaction is synchronous.
+CREATE FUNCTION holdfast.commit_lazily() RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+        PERFORM set_config('holdfast.commit_before', current_setting('synchronous_commit'), true),
+                set_config('synchronous_commit', 'off', true);
+    END IF;
+END $$;
+COMMENT ON FUNCTION holdfast.commit_lazily IS 'Do not let this transaction wait for the disk, if it has changed nothing yet';
+
+CREATE FUNCTION holdfast.commit_durably() RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF current_setting('holdfast.commit_before', true) <> '' THEN
+        PERFORM set_config('synchronous_commit', current_setting('holdfast.commit_before'), true),
+                set_config('holdfast.commit_before', '', true);
+    END IF;
+END $$;
+COMMENT ON FUNCTION holdfast.commit_durably IS 'Take back commit_lazily: something has changed that must not be lost';
+
+-- ---- locking a name's row -------------------------------------------------------------------------
+
+-- 'grant' waits for guards, at most 2 s (then SQLSTATE 55P03); 'change' waits for no guard and allows no
+-- grant; 'try' is for a grant, and answers NULL where a guard, or anybody, is in the way.
+CREATE FUNCTION holdfast.take(p_name text, p_strength text) RETURNS holdfast.lock LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l            holdfast.lock;
+    timeout      text;
+BEGIN
+    LOOP
+        IF p_strength = 'grant' THEN
+            timeout := current_setting('lock_timeout');
+            PERFORM set_config('lock_timeout', '2s', true);
+            SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1 FOR UPDATE;
+            PERFORM set_config('lock_timeout', timeout, true);
+        ELSIF p_strength = 'change' THEN
+            SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1 FOR NO KEY UPDATE;
+        ELSE
+            SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+            RETURN l;
+        END IF;
+        IF l.name IS NOT NULL THEN
+            RETURN l;
+        END IF;
+        -- Not seen before. Only who adds the name, or has its row there, may add it here.
+        INSERT INTO holdfast.name VALUES (p_name) ON CONFLICT (name) DO UPDATE SET name = excluded.name;
+        INSERT INTO holdfast.lock (name)
+            SELECT p_name WHERE NOT EXISTS (SELECT FROM holdfast.lock WHERE name = p_name);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.take IS 'Lock the row of a name, which is made where there is none. Strength grant: for a grant, waiting for guards up to 2 seconds; change: for a change beside guards; try: for a grant, or NULL where anybody is in the way';
+
+CREATE FUNCTION holdfast.start_turn(l holdfast.lock, p_asker bytea, p_here text, p_alive bytea[], p_dead bytea[], p_may_grant boolean)
+RETURNS holdfast.turn LANGUAGE sql VOLATILE
+AS $$
+    SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0)::holdfast.turn
+$$;
+COMMENT ON FUNCTION holdfast.start_turn IS 'The request is at work from here on: this is when the time is read';
+
+CREATE FUNCTION holdfast.is_stale(t holdfast.turn) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN (t.row).lock_id IS NULL THEN 0
+                WHEN (t.row).lock_id = t.asker THEN (t.now >= (t.row).locked_until)::integer
+                ELSE CASE holdfast.died((t.row).processes, (t.row).lock_id, t.here, t.alive, t.dead)
+                         WHEN true THEN 2
+                         WHEN false THEN (t.now >= (t.row).locked_until)::integer
+                     END
+           END
+$$;
+COMMENT ON FUNCTION holdfast.is_stale IS 'Is the lease over? 0: no, or it is free; 1: its time is up; 2: its processes died; NULL: the caller must look first. Who asks with the holder''s own token is alive';
+
+CREATE FUNCTION holdfast.strengthen(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF NOT t.may_grant THEN
+        PERFORM FROM holdfast.lock WHERE name = (t.row).name AND fence = (t.row).fence FOR UPDATE SKIP LOCKED;
+        t.may_grant := FOUND;
+    END IF;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change locks it for a grant, unless a guard is in the way. Called before the row''s fence changes';
+
+CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock, p_lazily boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l holdfast.lock := t.row;
+BEGIN
+    IF NOT p_lazily THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
+    IF l IS NOT DISTINCT FROM p_before THEN
+        RETURN;
+    END IF;
+    UPDATE holdfast.lock
+       SET fence = l.fence, locked_at = l.locked_at, locked_until = l.locked_until, told_at = l.told_at,
+           ttl_ms = l.ttl_ms, granted = l.granted, released = l.released, release_lost = l.release_lost,
+           taken_expired = l.taken_expired, taken_died = l.taken_died, forced = l.forced, lost = l.lost,
+           tickets = l.tickets, waiters = l.waiters, offered = l.offered, lock_id = l.lock_id, owner = l.owner,
+           note = l.note, processes = l.processes, took = l.took, execution_id = l.execution_id, ended = l.ended
+     WHERE name = p_before.name AND fence = p_before.fence;
+END $$;
+COMMENT ON FUNCTION holdfast.save IS 'Write the row back, if it differs from what was read';
+
+-- ---- granting and ending --------------------------------------------------------------------------
+
+CREATE FUNCTION holdfast.grant_to(t holdfast.turn, p_lock_id bytea, p_owner text, p_note text, p_ttl_ms bigint, p_processes text, p_offer boolean, p_detail text)
+RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l           holdfast.lock := t.row;
+    is_takeover boolean := t.took <> '' AND NOT t.inherited;
+    reason      integer := nullif(split_part(t.took, ' ', 1), '')::integer;
+    told        bigint;
+BEGIN
+    IF is_takeover THEN
+        told := nextval('holdfast.seq');
+    END IF;
+    l.fence := nextval('holdfast.seq');
+    IF l.fence <= (t.row).fence THEN
+        RAISE EXCEPTION 'the fence % of % would not be above its last one, %', l.fence, l.name, (t.row).fence
+              USING HINT = 'holdfast.seq was set back; run: holdfast init --bump-epoch';
+    END IF;
+    l.lock_id := p_lock_id;
+    l.owner := p_owner;
+    l.note := p_note;
+    l.processes := p_processes;
+    l.took := t.took;
+    l.execution_id := NULL;
+    l.offered := p_offer;
+    l.ttl_ms := p_ttl_ms;
+    l.locked_at := t.now;
+    l.told_at := t.now;
+    l.locked_until := t.now + CASE WHEN p_offer THEN least(p_ttl_ms, 5000) ELSE p_ttl_ms END * interval '1 millisecond';
+    l.granted := l.granted + 1;
+    IF is_takeover THEN
+        l.taken_expired := l.taken_expired + (reason = 1)::integer;
+        l.taken_died := l.taken_died + (reason = 2)::integer;
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        VALUES (told, t.now, l.fence, 'taken-over', l.name, p_owner, (ARRAY['expired', 'holder-died'])[reason],
+                format('from %s, fence %s', substr(t.took, length(substring(t.took FROM '^(?:[^ ]* ){6}')) + 1),
+                       split_part(t.took, ' ', 3)));
+    END IF;
+    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+    VALUES (l.fence, t.now, l.fence, 'acquired', l.name, p_owner, '', p_detail);
+    t.row := l;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.grant_to IS 'Grant the lock with the next fence, and with what was taken over. An offer lasts 5 seconds at most';
+
+CREATE FUNCTION holdfast.end_grant(t holdfast.turn, p_how integer, p_outcome integer, p_exit_code integer, p_reason text)
+RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l holdfast.lock := t.row;
+BEGIN
+    IF l.execution_id IS NOT NULL THEN
+        UPDATE holdfast.execution
+           SET state = (ARRAY['SUCCESS', 'FAILED', 'ABORTED'])[CASE p_outcome WHEN 0 THEN 3 ELSE p_outcome END],
+               exit_code = p_exit_code, reason = p_reason, finished_at = t.now
+         WHERE id = l.execution_id AND state = 'RUNNING';
+    END IF;
+    l.ended := substr(set_byte('\x00', 0, p_how) || l.lock_id || l.ended, 1, 8 * 17);
+    IF l.offered THEN
+        -- Nobody has announced the takeover that it came from: the next one does.
+        t.took := l.took;
+        t.inherited := true;
+    END IF;
+    l.lock_id := NULL;
+    l.execution_id := NULL;
+    l.offered := false;
+    l.locked_until := NULL;
+    t.row := l;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.end_grant IS 'End the lease: its token is spent (how: 1 given back, 2 lost), and its execution is over in the same step';
+
+CREATE FUNCTION holdfast.renew(t holdfast.turn, p_ttl_ms bigint) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l holdfast.lock := t.row;
+BEGIN
+    IF p_ttl_ms <> 0 THEN
+        l.ttl_ms := p_ttl_ms;
+    END IF;
+    l.locked_until := t.now + l.ttl_ms * interval '1 millisecond';
+    l.offered := false;
+    IF t.now - l.told_at >= interval '5 minutes' THEN
+        l.told_at := t.now;
+        PERFORM holdfast.tell(l, t.now, 'extended', l.owner, '', '');
+    END IF;
+    t.row := l;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.renew IS 'Renew the lease; token and fence stay. An event says so every 5 minutes';
+
+-- ---- the queue ------------------------------------------------------------------------------------
+
+CREATE FUNCTION holdfast.is_gone(w holdfast.waiter, t holdfast.turn) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN t.now >= w.until OR t.now >= w.seen_at + interval '20 s' OR t.now <= w.seen_at - interval '20 s' THEN true
+                ELSE holdfast.died(w.processes, w.lock_id, t.here, t.alive, t.dead)
+           END
+$$;
+COMMENT ON FUNCTION holdfast.is_gone IS 'Has the waiter given up, fallen silent or died? NULL: the caller must look first';
+
+CREATE FUNCTION holdfast.drop_waiter(t holdfast.turn, p_lock_id bytea) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l holdfast.lock := t.row;
+BEGIN
+    DELETE FROM holdfast.waiter WHERE name = l.name AND lock_id = p_lock_id;
+    IF FOUND THEN
+        l.waiters := greatest(l.waiters - 1, 0);
+        t.row := l;
+    END IF;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.drop_waiter IS 'Let a waiter leave the queue, if it is in it';
+
+CREATE FUNCTION holdfast.offer(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    w holdfast.waiter;
+BEGIN
+    IF (t.row).lock_id IS NOT NULL OR (t.row).waiters = 0 THEN
+        RETURN t;
+    END IF;
+    FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LOOP
+        IF w.lock_id IS DISTINCT FROM t.asker AND holdfast.is_gone(w, t) THEN
+            t := holdfast.drop_waiter(t, w.lock_id);
+            t.in_window := t.in_window - 1;
+            IF t.in_window = 0 THEN
+                t.in_window := least((t.row).waiters, 8);
+            END IF;
+            CONTINUE;
+        END IF;
+        IF t.may_grant THEN
+            t := holdfast.grant_to(t, w.lock_id, w.owner, w.note, w.ttl_ms, w.processes, true,
+                                   format('after waiting %s ms', holdfast.ms(t.now) - holdfast.ms(w.queued_at)));
+            t := holdfast.drop_waiter(t, w.lock_id);
+            t.in_window := t.in_window - 1;
+        END IF;
+        -- Where a guard is in the way, its own acquire waits for that.
+        IF w.channel <> '' AND w.lock_id IS DISTINCT FROM t.asker THEN
+            PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
+        END IF;
+        RETURN t;
+    END LOOP;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.offer IS 'Offer a free lock to the first waiter that is still there, and tell it; those that are gone leave the queue';
+
+-- The order is that of offer(). p_live: how many that are there concern the request. p_frees: if the
+-- asker waits itself, it will hand on what it gets.
+CREATE FUNCTION holdfast.waiters_to_look_at(t holdfast.turn, p_live integer, p_frees boolean) RETURNS text LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    w     holdfast.waiter;
+    gone  boolean;
+    lines text := '';
+    n     integer := 0;
+    live  integer := 0;
+BEGIN
+    IF (t.row).waiters = 0 THEN
+        RETURN '';
+    END IF;
+    FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LOOP
+        IF w.lock_id = t.asker THEN
+            EXIT WHEN NOT p_frees;
+            CONTINUE;
+        END IF;
+        gone := holdfast.is_gone(w, t);
+        IF gone IS NULL THEN
+            lines := lines || format(E'%s %s\n', encode(w.lock_id, 'hex'), w.processes);
+            n := n + 1;
+        ELSIF NOT gone THEN
+            live := live + 1;
+        END IF;
+        EXIT WHEN n = 8 OR live = p_live;
+    END LOOP;
+    RETURN lines;
+END $$;
+COMMENT ON FUNCTION holdfast.waiters_to_look_at IS 'Waiters whom the caller must look at, a line for each and at most 8; empty: none';
+
+CREATE FUNCTION holdfast.deny(l holdfast.lock, p_now timestamptz, p_owner text, p_reason text) RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    in_window integer;
+BEGIN
+    LOOP
+        UPDATE holdfast.denial
+           SET since = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN since ELSE p_now END,
+               n = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN n + 1 ELSE 1 END,
+               total = total + 1
+         WHERE name = l.name AND since = (SELECT max(since) FROM holdfast.denial WHERE name = l.name)
+        RETURNING n INTO in_window;
+        EXIT WHEN FOUND;
+        -- The first ever; or its window has just moved. Two firsts at once are two rows: a sum all the same.
+        IF NOT EXISTS (SELECT FROM holdfast.denial WHERE name = l.name) THEN
+            INSERT INTO holdfast.denial VALUES (l.name, p_now, 0, 0) ON CONFLICT (name, since) DO NOTHING;
+        END IF;
+    END LOOP;
+    IF in_window <= 16 THEN
+        PERFORM holdfast.tell(l, p_now, 'denied', p_owner, p_reason,
+                              format('held by %s, fence %s', coalesce(l.owner, ''), l.fence));
+    END IF;
+END $$;
+COMMENT ON FUNCTION holdfast.deny IS 'Count somebody who did not get it; an event says so, unless there were too many of late';
+
+-- ---- settling -------------------------------------------------------------------------------------
+
+-- p_frees: the request itself will end the lease, so that waiters are judged in any case. p_waits: it
+-- will queue up, and learn how many are ahead of it among the first 8, when one has been granted it.
+CREATE FUNCTION holdfast.look(t holdfast.turn, p_frees boolean, p_waits boolean) RETURNS text LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    stale integer := holdfast.is_stale(t);
+    live  integer := CASE WHEN p_waits THEN 9 ELSE 1 END;
+BEGIN
+    IF stale IS NULL THEN
+        RETURN format(E'%s %s\n', encode((t.row).lock_id, 'hex'), (t.row).processes)
+               || holdfast.waiters_to_look_at(t, live, p_frees);
+    ELSIF stale > 0 OR (t.row).lock_id IS NULL OR p_frees OR p_waits THEN
+        RETURN holdfast.waiters_to_look_at(t, live, p_frees);
+    END IF;
+    RETURN '';
+END $$;
+COMMENT ON FUNCTION holdfast.look IS 'Whom the caller must look at before this request can be decided, a line for each; empty: nobody';
+
+CREATE FUNCTION holdfast.end_stale(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l     holdfast.lock := t.row;
+    stale integer := holdfast.is_stale(t);
+    why   text := (ARRAY['expired', 'holder-died'])[stale];
+BEGIN
+    IF stale > 0 OR l.lock_id IS NULL AND l.waiters > 0 THEN
+        t := holdfast.strengthen(t);
+        IF NOT t.may_grant THEN
+            RETURN t; -- a guard is in the way: the next request will do it
+        END IF;
+    END IF;
+    IF stale > 0 THEN
+        PERFORM holdfast.tell(l, t.now, 'expired', l.owner, why,
+                              CASE WHEN l.offered THEN 'a waiter did not confirm it in time' ELSE '' END);
+        t.took := format('%s %s %s %s %s %s %s', stale, encode(l.lock_id, 'hex'), l.fence, holdfast.ms(l.locked_at),
+                         holdfast.ms(t.now) - holdfast.ms(l.locked_at), l.ttl_ms, l.owner);
+        t := holdfast.end_grant(t, 2, 3, 0, why);
+    END IF;
+    RETURN holdfast.offer(t);
+END $$;
+COMMENT ON FUNCTION holdfast.end_stale IS 'End a lease that is over and offer the lock to the first who waits. Whoever had to be looked at has been';
+
+CREATE FUNCTION holdfast.is_holder(t holdfast.turn, p_fence bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT coalesce((t.row).lock_id = t.asker AND t.now < (t.row).locked_until AND p_fence IN (0, (t.row).fence), false)
+$$;
+COMMENT ON FUNCTION holdfast.is_holder IS 'Is the lease the asker''s, not over, and of this fence (0: of any)?';
