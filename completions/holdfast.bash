@@ -71,7 +71,7 @@ _holdfast()
     case $prev in
         --pid) mapfile -t COMPREPLY < <(compgen -W "$(ps -eo pid= 2>/dev/null)" -- "$cur") ; return ;;
         --once-per) mapfile -t COMPREPLY < <(compgen -W 'hour day' -- "$cur") ; return ;;
-        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file:' -- "$cur") ; return ;;
+        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres://' -- "$cur") ; return ;;
         --name) mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_names)" -- "$cur") ; return ;;
     esac
     _holdfast_takes_value "$prev" && return

@@ -34,7 +34,7 @@ struct hf_wait {
     char name[HF_NAME_MAX + 1], owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1];
     char token[HF_UUID_LEN + 1], key[HF_KEY_MAX + 1], execution_id[HF_UUID_LEN + 1];
     bool own_token; /* made by us: a new one may be made when it is spent */
-    struct hf_lock_id id;
+    struct hf_lock_id id; /* of the token, once we are watching */
     int64_t until_ms; /* INT64_MAX: for ever */
     int cancel_fd;
     bool over, queued, watching; /* queued: there may be something to withdraw */
@@ -48,12 +48,6 @@ struct hf_wait {
 };
 
 /* ---- the request ---------------------------------------------------------------------------- */
-
-static void new_token(struct hf_wait *w)
-{
-    hf_token(w->token);
-    w->id = hf_lock_id_of(w->token);
-}
 
 static int copy_checked(char *to, size_t size, const char *what, const char *from,
                         struct hf_error *err)
@@ -88,7 +82,6 @@ static int make_request(struct hf_wait *w, const char *name, const struct hf_acq
     w->own_token = !o->token;
     if (w->own_token)
         hf_token(w->token);
-    w->id = hf_lock_id_of(w->token);
     w->req = (struct hf_request){.op = HF_OP_ACQUIRE,
                                  .name = w->name,
                                  .token = w->token,
@@ -135,7 +128,7 @@ static int ask(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret
     if (r == -HF_LOST && w->own_token && w->queued) {
         /* We slept through an offer; its token is spent. Start again at the end of the queue. */
         w->watching = false;
-        new_token(w);
+        hf_token(w->token);
         r = hf_ask_store(w->hf, &w->req, answer, &sent_ms, err);
     }
     if (r >= 0) {
@@ -283,6 +276,7 @@ static int watch_store(struct hf_wait *w, struct hf_error *err)
 {
     const struct hf_store_ops *ops = w->hf->store->ops;
     struct bed *b = &w->bed;
+    w->id = hf_lock_id_of(w->token);
     if (b->wake_fd >= 0 && ops->rewatch && ops->rewatch(w->hf->store, &b->wake_id, &w->id) >= 0) {
         b->wake_id = w->id;
         return 0;
