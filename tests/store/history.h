@@ -33,6 +33,7 @@ struct actor {
     int process; /* index of the process it is bound to, or -1 */
     int wake_fd;
     struct hf_store *watched_on;
+    int64_t moved_step; /* when it last came to watch on another handle */
 };
 
 /* The whole play; one per process. */

@@ -102,17 +102,17 @@ static const struct {
     const char *sql;
     void (*bind)(struct task *t, const char *channel, struct hf_pg_statement *st);
 } calls[] = {
-    [HF_OP_ACQUIRE] = {"SELECT * FROM holdfast.acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,"
+    [HF_OP_ACQUIRE] = {"SELECT holdfast.acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,"
                        "$14)",
                        bind_acquire},
-    [HF_OP_EXTEND] = {"SELECT * FROM holdfast.extend($1,$2,$3,$4,$5,$6,$7)", bind_extend},
-    [HF_OP_RELEASE] = {"SELECT * FROM holdfast.release($1,$2,$3,$4,$5,$6,$7,$8,$9)", bind_release},
-    [HF_OP_WITHDRAW] = {"SELECT * FROM holdfast.withdraw($1,$2,$3,$4,$5)", bind_withdraw},
-    [HF_OP_FORCE] = {"SELECT * FROM holdfast.force($1,$2,$3,$4,$5,$6,$7)", bind_word},
-    [HF_OP_SETTLE] = {"SELECT * FROM holdfast.settle($1,$2,$3,$4)", NULL},
-    [HF_OP_LOST] = {"SELECT * FROM holdfast.report_lost($1,$2,$3,$4,$5,$6,$7)", bind_word},
-    [HF_OP_STATUS] = {"SELECT * FROM holdfast.status($1)", NULL},
-    [HF_OP_GUARD] = {"SELECT * FROM holdfast.status($1)", NULL},
+    [HF_OP_EXTEND] = {"SELECT holdfast.extend($1,$2,$3,$4,$5,$6,$7)", bind_extend},
+    [HF_OP_RELEASE] = {"SELECT holdfast.release($1,$2,$3,$4,$5,$6,$7,$8,$9)", bind_release},
+    [HF_OP_WITHDRAW] = {"SELECT holdfast.withdraw($1,$2,$3,$4,$5)", bind_withdraw},
+    [HF_OP_FORCE] = {"SELECT holdfast.force($1,$2,$3,$4,$5,$6,$7)", bind_word},
+    [HF_OP_SETTLE] = {"SELECT holdfast.settle($1,$2,$3,$4)", NULL},
+    [HF_OP_LOST] = {"SELECT holdfast.report_lost($1,$2,$3,$4,$5,$6,$7)", bind_word},
+    [HF_OP_STATUS] = {"SELECT holdfast.status($1)", NULL},
+    [HF_OP_GUARD] = {"SELECT holdfast.status($1)", NULL},
 };
 
 static void make_statement(struct hf_postgres *s, struct task *t, struct hf_pg_statement *ret)
@@ -163,7 +163,7 @@ struct row {
 
 static void take_row(const PGresult *result, struct row *ret)
 {
-    struct hf_pg_cursor at = {result, 0, 0};
+    struct hf_pg_cursor at = hf_pg_open_composite(result);
     char processes[HF_PG_PROCESSES_MAX];
     ret->code = (int)hf_pg_take_int(&at);
     ret->queued = hf_pg_take_bool(&at);
@@ -495,7 +495,7 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
     if (r < 0)
         return r;
     if (hf_pq.PQntuples(result) == 1)
-        hf_pg_take_text(&(struct hf_pg_cursor){result, 0, 0}, processes, sizeof processes);
+        hf_pg_take_text(&(struct hf_pg_cursor){.result = result}, processes, sizeof processes);
     hf_pg_clear(&result, 1);
     hf_pg_parse_processes(processes, ret);
     return 0;

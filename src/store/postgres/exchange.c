@@ -38,32 +38,71 @@ void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value)
 
 /* ---- columns -------------------------------------------------------------------------------- */
 
-int64_t hf_pg_take_int(struct hf_pg_cursor *at)
+static int64_t read_int(const char *bytes, int n)
 {
-    int column = at->column++;
-    const char *bytes = hf_pq.PQgetvalue(at->result, at->row, column);
-    int n = hf_pq.PQgetlength(at->result, at->row, column);
     int64_t value = n > 0 && (bytes[0] & 0x80) ? -1 : 0;
     for (int i = 0; i < n && i < 8; i++)
         value = (int64_t)((uint64_t)value << 8 | (uint8_t)bytes[i]);
     return value;
 }
 
+/* Binary form of a row: how many fields; of each its type, its length (-1: NULL), its bytes. */
+enum { COUNT_SIZE = 4, FIELD_HEAD_SIZE = 8 };
+
+struct hf_pg_cursor hf_pg_open_composite(const PGresult *result)
+{
+    const char *bytes = hf_pq.PQgetvalue(result, 0, 0);
+    int n = hf_pq.PQgetlength(result, 0, 0);
+    return (struct hf_pg_cursor){
+        .result = result, .field = bytes + (n < COUNT_SIZE ? n : COUNT_SIZE), .end = bytes + n};
+}
+
+/* The next value; NULL is empty. */
+static const char *take(struct hf_pg_cursor *at, int *ret_n)
+{
+    if (!at->field) {
+        int column = at->column++;
+        *ret_n = hf_pq.PQgetlength(at->result, at->row, column);
+        return hf_pq.PQgetvalue(at->result, at->row, column);
+    }
+    *ret_n = 0;
+    if (at->end - at->field < FIELD_HEAD_SIZE)
+        return "";
+    int64_t n = read_int(at->field + 4, 4);
+    at->field += FIELD_HEAD_SIZE;
+    if (n <= 0 || n > at->end - at->field)
+        return "";
+    const char *bytes = at->field;
+    at->field += n;
+    *ret_n = (int)n;
+    return bytes;
+}
+
+int64_t hf_pg_take_int(struct hf_pg_cursor *at)
+{
+    int n;
+    const char *bytes = take(at, &n);
+    return read_int(bytes, n);
+}
+
 bool hf_pg_take_bool(struct hf_pg_cursor *at) { return hf_pg_take_int(at) != 0; }
 
 void hf_pg_take_text(struct hf_pg_cursor *at, char *ret, size_t size)
 {
-    int column = at->column++;
-    snprintf(ret, size, "%.*s", hf_pq.PQgetlength(at->result, at->row, column),
-             hf_pq.PQgetvalue(at->result, at->row, column));
+    int n;
+    const char *bytes = take(at, &n);
+    size_t length = (size_t)n < size ? (size_t)n : size - 1;
+    memcpy(ret, bytes, length);
+    ret[length] = '\0';
 }
 
 bool hf_pg_take_id(struct hf_pg_cursor *at, struct hf_lock_id *ret)
 {
-    int column = at->column++;
-    if (hf_pq.PQgetlength(at->result, at->row, column) != (int)sizeof ret->bytes)
+    int n;
+    const char *bytes = take(at, &n);
+    if (n != (int)sizeof ret->bytes)
         return false;
-    memcpy(ret->bytes, hf_pq.PQgetvalue(at->result, at->row, column), sizeof ret->bytes);
+    memcpy(ret->bytes, bytes, sizeof ret->bytes);
     return true;
 }
 

@@ -14,7 +14,7 @@ static const struct {
     {"28", HF_UNAUTHORIZED,
      "check user, password (~/.pgpass and PGPASSWORD keep it out of the URL) and pg_hba.conf"},
     {"42501", HF_FORBIDDEN,
-     "the role lacks a privilege; docs/stores.md has the GRANTs that it needs"},
+     "the role lacks a privilege; docs/postgres.md has the GRANTs that it needs"},
     {"3D000", HF_UNAVAILABLE, "make it with createdb, or name another in the URL"},
     {"53300", HF_UNAVAILABLE,
      "raise max_connections, or use fewer with ?pool=N or a pooler such as PgBouncer"},

@@ -62,7 +62,7 @@ static int is_direct(struct hf_postgres *s, PGconn *pg, struct hf_error *err)
     if (hf_pg_send(pg, &st, 1, deadline_ms, &result, &fault) != HF_PG_DONE)
         return hf_pg_fail(s, &fault, err);
     bool same = hf_pq.PQntuples(result) == 1 &&
-                hf_pg_take_int(&(struct hf_pg_cursor){result, 0, 0}) == hf_pq.PQbackendPID(pg);
+                hf_pg_take_int(&(struct hf_pg_cursor){.result = result}) == hf_pq.PQbackendPID(pg);
     hf_pg_clear(&result, 1);
     return same;
 }

@@ -74,7 +74,7 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
     page->n_found = 0;
     for (int i = 0; i < n && i < PAGE; i++) {
         struct hf_status *status = &page->found[page->n_found];
-        take_status((struct hf_pg_cursor){result, i, 0}, status);
+        take_status((struct hf_pg_cursor){.result = result, .row = i}, status);
         memcpy(page->after, status->name, sizeof page->after);
         page->n_found += is_listed(page->filter, status->state);
     }
@@ -122,7 +122,7 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
     int r = hf_pg_exchange(hf_postgres_of(store), &st, 1, false, &result, NULL, err);
     if (r < 0)
         return r;
-    struct hf_pg_cursor at = {result, 0, 0};
+    struct hf_pg_cursor at = {.result = result};
     *ret = (struct hf_totals){0};
     int64_t *const sums[] = {
         &ret->acquire_granted,   &ret->acquire_held,     &ret->release_done,
@@ -169,7 +169,7 @@ static int read_one_int_pair(struct hf_postgres *s, struct hf_pg_statement *st, 
     int r = hf_pg_exchange(s, st, 1, false, &result, NULL, err);
     if (r < 0)
         return r;
-    struct hf_pg_cursor at = {result, 0, 0};
+    struct hf_pg_cursor at = {.result = result};
     bool any = hf_pq.PQntuples(result) > 0;
     *ret_first = any ? hf_pg_take_int(&at) : 0;
     *ret_second = any ? hf_pg_take_int(&at) : 0;
@@ -240,7 +240,7 @@ static int read_events(struct hf_postgres *s, struct event_page *page, struct hf
         return r;
     page->n_found = (size_t)hf_pq.PQntuples(result);
     for (size_t i = 0; i < page->n_found; i++)
-        take_event((struct hf_pg_cursor){result, (int)i, 0}, &page->found[i]);
+        take_event((struct hf_pg_cursor){.result = result, .row = (int)i}, &page->found[i]);
     hf_pg_clear(&result, 1);
     return 0;
 }

@@ -35,7 +35,7 @@ static enum hf_pg_fate read_format(PGconn *pg, int64_t deadline_ms, int64_t *ret
     enum hf_pg_fate fate = hf_pg_send(pg, &exists, 1, deadline_ms, &result, fault);
     if (fate != HF_PG_DONE)
         return fate;
-    bool there = hf_pg_take_bool(&(struct hf_pg_cursor){result, 0, 0});
+    bool there = hf_pg_take_bool(&(struct hf_pg_cursor){.result = result});
     hf_pg_clear(&result, 1);
     if (!there)
         return HF_PG_DONE;
@@ -43,7 +43,7 @@ static enum hf_pg_fate read_format(PGconn *pg, int64_t deadline_ms, int64_t *ret
     if (fate != HF_PG_DONE)
         return fate;
     if (hf_pq.PQntuples(result) == 1)
-        *ret = hf_pg_take_int(&(struct hf_pg_cursor){result, 0, 0});
+        *ret = hf_pg_take_int(&(struct hf_pg_cursor){.result = result});
     hf_pg_clear(&result, 1);
     return HF_PG_DONE;
 }
@@ -132,7 +132,7 @@ static int look_at_server(struct hf_postgres *s, struct server *ret, struct hf_p
         return r;
     *ret = (struct server){0};
     if (hf_pq.PQntuples(result) == 1) {
-        struct hf_pg_cursor at = {result, 0, 0};
+        struct hf_pg_cursor at = {.result = result};
         ret->format = hf_pg_take_int(&at);
         ret->standby = hf_pg_take_bool(&at);
         hf_pg_take_text(&at, ret->fsync, sizeof ret->fsync);

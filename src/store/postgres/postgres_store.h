@@ -178,7 +178,11 @@ void hf_pg_clear(PGresult **results, size_t n);
 struct hf_pg_cursor {
     const PGresult *result;
     int row, column;
+    const char *field, *end; /* within a column that is itself a row; else NULL */
 };
+
+/* Over the fields of the first column, a composite: far cheaper than so many columns. */
+struct hf_pg_cursor hf_pg_open_composite(const PGresult *result);
 
 bool hf_pg_take_bool(struct hf_pg_cursor *at);
 int64_t hf_pg_take_int(struct hf_pg_cursor *at); /* of any width; NULL is 0 */

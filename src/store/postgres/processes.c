@@ -43,6 +43,8 @@ void hf_pg_parse_processes(const char *text, struct hf_processes *ret)
     struct hf_processes all = {0};
     int at = 0;
     *ret = all;
+    if (!*text) /* by far the most common, and sscanf is slow to find out */
+        return;
     if (sscanf(text, "%36s %" SCNu64 "%n", all.boot, &all.pid_namespace, &at) != 2)
         return;
     for (int used; all.n < HF_BOUND_MAX; all.n++, at += used) {
@@ -165,11 +167,11 @@ void hf_pg_recall(struct hf_pg_memory *memory, const char *name, struct hf_pg_se
             seen[n] = slot->seen[n];
     pthread_mutex_unlock(&memory->mutex);
     for (size_t i = 0; i < n; i++) {
-        struct hf_pg_candidate *c = place_for(ret, &seen[i].id);
-        if (!c)
-            return;
-        *c = seen[i];
-        judge(c);
+        judge(&seen[i]);
+        /* Its token may have come back meanwhile with other processes: then those must be dead. */
+        struct hf_pg_candidate *c = seen[i].dead ? NULL : place_for(ret, &seen[i].id);
+        if (c)
+            *c = seen[i];
     }
 }
 

@@ -966,7 +966,7 @@ BEGIN
     UPDATE holdfast.lock
        SET ttl_ms = coalesce(nullif(p_ttl_ms, 0), ttl_ms), offered = false,
            locked_until = now + coalesce(nullif(p_ttl_ms, 0), ttl_ms) * interval '1 millisecond'
-     WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
+     WHERE name = p_name AND fence = p_fence
        AND lock_id = p_lock_id AND locked_until > holdfast.clock() AND told_at > now - interval '5 minutes'
     RETURNING * INTO l;
     IF NOT FOUND THEN
@@ -1042,13 +1042,14 @@ DECLARE
     whose text;
     which bigint;
 BEGIN
-    -- What is given back stays in the row for a moment: RETURNING shows the row as it is then.
+    -- RETURNING shows the row as it is then, so what is given back is read from the row as it was. The
+    -- fence as it was given, and no expression of it: else every call would be planned anew.
     UPDATE holdfast.lock AS l
        SET lock_id = NULL, owner = NULL, note = NULL, processes = NULL, took = NULL, offered = false, ttl_ms = NULL,
            locked_at = NULL, locked_until = NULL, told_at = NULL, released = l.released + 1,
            ended = substr('\x01'::bytea || p_lock_id || l.ended, 1, 136)
       FROM holdfast.lock AS o
-     WHERE l.name = p_name AND l.fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
+     WHERE l.name = p_name AND l.fence = p_fence
        AND l.lock_id = p_lock_id AND l.waiters = 0 AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL AND p_outcome = 0
        AND o.name = l.name AND o.fence = l.fence
     RETURNING o.locked_at, o.owner, o.fence INTO since, whose, which;
