@@ -106,7 +106,8 @@ struct subject {
 };
 
 extern const struct subject ours;            /* where: a store URL; does not wait */
-extern const struct subject ours_waiting;    /* the same, waits for ever */
+extern const struct subject ours_waiting;    /* the same, waits for ever; bound to this process */
+extern const struct subject ours_unbound;    /* the same, bound to none */
 extern const struct subject bare_sqlite;     /* an upsert and an update, WAL, NORMAL */
 extern const struct subject bare_create;     /* O_EXCL create + unlink in a directory */
 extern const struct subject bare_create_300; /* the same, with 300 bytes written */

@@ -187,11 +187,12 @@ enum { ANY_PHASE_US = 100000 };
 
 void bench_pg_handover(const struct bench_env *env)
 {
-    enum { OURS, NOTIFY, POLL, N };
-    const struct subject *subjects[N] = {&ours_waiting, &notify_postgres, &poll_postgres};
-    char *where[N] = {our_database(env, "handover_ours", 1),
-                      bare_database(env, "handover_notify", 1),
-                      bare_database(env, "handover_poll", 1)};
+    enum { OURS, UNBOUND, NOTIFY, POLL, N };
+    const struct subject *subjects[N] = {&ours_waiting, &ours_unbound, &notify_postgres,
+                                         &poll_postgres};
+    char *where[N] = {
+        our_database(env, "handover_ours", 1), our_database(env, "handover_unbound", 1),
+        bare_database(env, "handover_notify", 1), bare_database(env, "handover_poll", 1)};
     struct samples ns[N] = {0};
     for (int block = 0; block < bench_amount(env, 5); block++)
         for (int i = 0; i < N; i++)
@@ -199,6 +200,9 @@ void bench_pg_handover(const struct bench_env *env)
     report_handover("hand-over, postgres: vs NOTIFY + upsert",
                     "hand-over, postgres: vs NOTIFY, p99",
                     (struct row){.goal = GOAL_AT_MOST, .limit = 1.2}, &ns[OURS], &ns[NOTIFY]);
+    report_handover("hand-over, postgres, unbound: vs NOTIFY + upsert",
+                    "hand-over, postgres, unbound: vs NOTIFY, p99",
+                    (struct row){.goal = GOAL_AT_MOST, .limit = 1.2}, &ns[UNBOUND], &ns[NOTIFY]);
     report_handover("hand-over, postgres: vs a poll of 100 ms",
                     "hand-over, postgres: vs a poll of 100 ms, p99",
                     (struct row){.goal = GOAL_AT_MOST, .limit = 0.05}, &ns[OURS], &ns[POLL]);

@@ -58,6 +58,13 @@ static void take_with(struct handle *h, const char *name, const struct hf_acquir
 
 static void take_ours(void *h, const char *name) { take_with(h, name, NULL); }
 
+static void take_ours_unbound(void *h, const char *name)
+{
+    struct hf_acquire_options opts = HF_ACQUIRE_INIT;
+    opts.wait_ms = HF_FOREVER;
+    take_with(h, name, &opts);
+}
+
 static void take_ours_waiting(void *h, const char *name)
 {
     struct hf_acquire_options opts = HF_ACQUIRE_INIT;
@@ -85,6 +92,7 @@ static void close_ours(void *state)
 
 const struct subject ours = {open_ours, take_ours, give_ours, close_ours};
 const struct subject ours_waiting = {open_ours, take_ours_waiting, give_ours, close_ours};
+const struct subject ours_unbound = {open_ours, take_ours_unbound, give_ours, close_ours};
 
 /* ---- ours, many at once ---------------------------------------------------------------------- */
 

@@ -16,6 +16,12 @@ void hf_copy_text(char *to, size_t size, const char *from)
     to[n] = '\0';
 }
 
+bool hf_request_is_durable(const struct hf_request *req)
+{
+    return req->durable || req->workflow || req->claim || req->spawned ||
+           req->outcome != HF_OUTCOME_NONE || req->op == HF_OP_CANCEL;
+}
+
 bool hf_op_is_read(enum hf_op op) { return op == HF_OP_STATUS || op == HF_OP_GUARD; }
 
 bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b)

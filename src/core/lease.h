@@ -184,6 +184,9 @@ void hf_record_status(const struct hf_record *rec, const struct hf_world *world,
 /* May requests of this kind be answered without changing anything? */
 bool hf_op_is_read(enum hf_op op);
 
+/* Must it be on disk before it is acknowledged? What concerns an execution, but not its heartbeats. */
+bool hf_request_is_durable(const struct hf_request *req);
+
 /* From now on this token is refused: how its lease ended. The oldest one is forgotten. */
 void hf_remember_ended(struct hf_record *rec, const struct hf_lock_id *id, enum hf_end how);
 

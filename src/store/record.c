@@ -198,13 +198,6 @@ static int work_all(struct work *w, const struct hf_request *requests, size_t n,
     return 0;
 }
 
-/* Whatever is acknowledged of an execution is on disk; its heartbeats need not be. */
-static bool is_durable(const struct hf_request *req)
-{
-    return req->durable || req->workflow || req->claim || req->spawned ||
-           req->outcome != HF_OUTCOME_NONE || req->op == HF_OP_CANCEL;
-}
-
 static int apply_in_transaction(struct work *w, const struct hf_request *requests, size_t n,
                                 struct hf_answer *answers, struct wakes *wakes,
                                 struct hf_error *err)
@@ -214,7 +207,7 @@ static int apply_in_transaction(struct work *w, const struct hf_request *request
         return hf_fail(err, HF_NOMEM, "out of memory");
     bool durable = false;
     for (size_t i = 0; i < n; i++)
-        durable |= is_durable(&requests[i]);
+        durable |= hf_request_is_durable(&requests[i]);
     int r = w->ops->begin(w->store, names, collect_names(requests, n, names), durable, err);
     if (names != few)
         free(names);

@@ -12,7 +12,9 @@ import time
 
 import pytest
 
-from conftest import PATIENCE_S, TTL_S, expect_renewals, poll
+from conftest import PATIENCE_S, TTL_S, expect_renewals, in_files, poll
+
+pytestmark = in_files  # about terminals, not about stores
 
 PROMPT = "prompt> "
 

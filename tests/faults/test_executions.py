@@ -13,7 +13,7 @@ import pytest
 from conftest import marked_processes, poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite")
+pytestmark = pytest.mark.stores("sqlite", "postgres")
 
 BEGIN, SPAWN, FINISH = 1, 2, 3  # the durable commits of one `start`, in their order
 # Where each failpoint leaves an execution: is there one, may its command have run, what it becomes.

@@ -2,10 +2,11 @@
 import os
 import re
 import select
+import signal
 import time
 
 import pytest
-from conftest import PATIENCE_S, poll
+from conftest import PATIENCE_S, ROOT, poll
 
 HELD = 75
 
@@ -62,8 +63,36 @@ pytestmark = pytest.mark.stores("postgres")
 LEVELS = pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 
 
+def example(name):
+    """The documented one, but that its work ends when the test says so and not after a second."""
+    with open(os.path.join(ROOT, "docs", "postgres.md")) as text:
+        blocks = re.findall(r"```(?:sh|sql)\n(.*?)```", text.read(), re.S)
+    block = next(block for block in blocks if name in block)
+    return re.sub(r"^sleep 1 .*$", 'until [ -e "$GO" ]; do sleep 0.05; done', block, flags=re.M)
+
+
+def test_the_documented_example(hf, shared_postgres, database, tmp_path):
+    hf.ok("init")
+    shared_postgres.psql(example("CREATE TABLE account"), database)
+    script, go = tmp_path / "pay.sh", tmp_path / "go"
+    script.write_text(example("pay.sh WORKER"))
+    assert "until" in script.read_text() and "holdfast.guard" in script.read_text()
+    env = {"PATH": f"{os.path.dirname(hf.program)}:{os.environ['PATH']}", "GO": str(go)}
+    first = hf.start_program(["sh", script, "worker-1"], env=env, start_new_session=True)
+    assert first.stdout.readline().startswith("worker-1 has the lock, fence ")
+    os.killpg(first.pid, signal.SIGSTOP)
+    go.touch()
+    poll(lambda: hf.json("status", "payout")["state"] == "stale")
+    second = hf.start_program(["sh", script, "worker-2"], env=env)
+    out, err = second.communicate(timeout=PATIENCE_S)
+    assert "worker-2: psql exit 0" in out and "STALE LOCK taken over: payout" in err
+    os.killpg(first.pid, signal.SIGCONT)
+    out, err = first.communicate(timeout=PATIENCE_S)
+    assert "worker-1: psql exit 3" in out and "of payout is not current" in err
+    assert shared_postgres.psql("TABLE account", database) == "1|400|worker-2"
+
+
 def test_a_paused_worker_wakes_and_the_database_refuses_its_update(hf, session):
-    """The documented example."""
     worker, other = session(), session()
     paused = hf.json("acquire", "--ttl", "500ms", "nightly")
     current = hf.json("acquire", "--wait=100s", "--ttl", "1h", "nightly")  # while the worker is paused

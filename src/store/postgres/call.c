@@ -10,10 +10,11 @@
 #include <string.h>
 
 #include "error.h"
+#include "failpoint.h"
 #include "postgres_store.h"
 
 enum {
-    PIPELINE_MAX = 128,
+    PIPELINE_MAX = HF_PG_MANY_MAX,
     IDS_MAX_BYTES = 1 << 22,
     LOOK = 100,       /* the answer's code: look at these processes, and ask again */
     PRUNE_EVERY = 512 /* grants */
@@ -201,147 +202,6 @@ static void make_statement(struct hf_postgres *s, struct task *t, struct hf_pg_s
         bind_judgement(s, t, ret);
 }
 
-/* ---- answers -------------------------------------------------------------------------------- */
-
-void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret)
-{
-    ret->alive = HF_ALIVE_UNKNOWN;
-    ret->state = HF_STATE_FREE;
-    ret->fence = lock->fence;
-    ret->waiters = lock->waiters;
-    if (!lock->held)
-        return;
-    if (lock->bound.n)
-        ret->alive = hf_processes_alive(&lock->bound);
-    ret->held_for_ms = lock->now_ms - lock->locked_at_ms;
-    ret->locked_since_ms = lock->locked_at_ms;
-    ret->remaining_ms = lock->locked_until_ms - lock->now_ms;
-    ret->expires_at_ms = lock->locked_until_ms;
-    bool over = ret->alive == HF_DEAD || ret->remaining_ms <= 0 || lock->ended;
-    ret->state = over ? HF_STATE_STALE : HF_STATE_HELD;
-}
-
-/* holdfast.answer, in the order of its columns. */
-struct row {
-    int code;
-    bool queued;
-    uint32_t ahead;
-    enum hf_stale_reason freed;
-    int64_t ttl_ms;
-    struct hf_pg_lock lock;
-    struct hf_lock_id id;
-    char owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1], execution_id[HF_UUID_LEN + 1];
-    char took[HF_OWNER_MAX + 200];
-    bool has_holder;
-    char look[4096];
-    struct hf_execution execution; /* its id is empty: there is none */
-};
-
-static void take_row(const PGresult *result, struct row *ret)
-{
-    struct hf_pg_cursor at = hf_pg_open_composite(result, 0);
-    char processes[HF_PG_PROCESSES_MAX];
-    ret->code = (int)hf_pg_take_int(&at);
-    ret->queued = hf_pg_take_bool(&at);
-    ret->ahead = (uint32_t)hf_pg_take_int(&at);
-    ret->freed = (enum hf_stale_reason)hf_pg_take_int(&at);
-    ret->lock.now_ms = hf_pg_take_int(&at);
-    ret->lock.held = hf_pg_take_bool(&at);
-    hf_pg_take_id(&at, &ret->id);
-    ret->lock.fence = hf_pg_take_int(&at);
-    hf_pg_take_text(&at, ret->owner, sizeof ret->owner);
-    hf_pg_take_text(&at, ret->note, sizeof ret->note);
-    hf_pg_take_text(&at, ret->execution_id, sizeof ret->execution_id);
-    ret->lock.locked_at_ms = hf_pg_take_int(&at);
-    ret->lock.locked_until_ms = hf_pg_take_int(&at);
-    ret->ttl_ms = hf_pg_take_int(&at);
-    ret->lock.waiters = (uint32_t)hf_pg_take_int(&at);
-    hf_pg_take_text(&at, processes, sizeof processes);
-    hf_pg_parse_processes(processes, &ret->lock.bound);
-    hf_pg_take_text(&at, ret->took, sizeof ret->took);
-    ret->has_holder = hf_pg_take_bool(&at);
-    hf_pg_take_text(&at, ret->look, sizeof ret->look);
-    bool duplicate = hf_pg_take_bool(&at);
-    hf_pg_take_execution(hf_pg_take_composite(&at), &ret->execution);
-    ret->execution.duplicate = duplicate;
-}
-
-/* "reason lock_id fence acquired_at_ms held_for_ms ttl_ms owner" */
-static void take_takeover(const char *text, struct hf_takeover *ret)
-{
-    int reason, at = 0;
-    long long fence, acquired_at_ms, held_for_ms, ttl_ms;
-    struct hf_takeover took = {0};
-    if (sscanf(text, "%d %32s %lld %lld %lld %lld %n", &reason, took.lock_id, &fence,
-               &acquired_at_ms, &held_for_ms, &ttl_ms, &at) != 6 ||
-        !at)
-        return;
-    took.reason = (enum hf_stale_reason)reason;
-    took.fence = fence;
-    took.acquired_at_ms = acquired_at_ms;
-    took.held_for_ms = held_for_ms;
-    took.ttl_ms = ttl_ms;
-    snprintf(took.owner, sizeof took.owner, "%s", text + at);
-    *ret = took;
-}
-
-static void fill_holder(const struct row *row, const char *name, struct hf_status *ret)
-{
-    *ret = (struct hf_status){0};
-    strcpy(ret->name, name);
-    hf_pg_status(&row->lock, ret);
-    memcpy(ret->execution_id, row->execution_id, sizeof ret->execution_id);
-    if (!row->lock.held)
-        return;
-    memcpy(ret->owner, row->owner, sizeof ret->owner);
-    memcpy(ret->note, row->note, sizeof ret->note);
-}
-
-static void fill_lease(const struct row *row, const struct hf_request *req, struct hf_lease *ret)
-{
-    strcpy(ret->name, req->name);
-    strcpy(ret->token, req->token);
-    ret->fence = row->lock.fence;
-    memcpy(ret->owner, row->owner, sizeof ret->owner);
-    memcpy(ret->note, row->note, sizeof ret->note);
-    memcpy(ret->execution_id, row->execution_id, sizeof ret->execution_id);
-    ret->acquired_at_ms = row->lock.locked_at_ms;
-    ret->expires_at_ms = row->lock.locked_until_ms;
-    ret->ttl_ms = row->ttl_ms;
-    ret->cancel_requested = row->execution.cancel_requested;
-    take_takeover(row->took, &ret->takeover);
-}
-
-/* The library's guard is a status, compared here. */
-static void answer_guard(const struct hf_request *req, struct hf_answer *answer)
-{
-    const struct hf_status *now = &answer->holder;
-    if (now->state == HF_STATE_HELD && req->fence && now->fence == req->fence)
-        *answer = (struct hf_answer){0};
-    else
-        answer->code = -HF_FENCE_STALE;
-}
-
-static void fill_answer(const struct row *row, const struct hf_request *req,
-                        struct hf_answer *answer)
-{
-    *answer = (struct hf_answer){.code = row->code,
-                                 .queued = row->queued,
-                                 .ahead = row->ahead,
-                                 .has_holder = row->has_holder,
-                                 .freed = row->freed};
-    if (row->has_holder)
-        fill_holder(row, req->name, &answer->holder);
-    if (row->code == 0 && !row->execution.duplicate &&
-        (req->op == HF_OP_ACQUIRE || req->op == HF_OP_EXTEND))
-        fill_lease(row, req, &answer->lease);
-    answer->has_execution = row->execution.id[0] && !hf_op_is_read(req->op);
-    if (answer->has_execution)
-        answer->execution = row->execution;
-    if (req->op == HF_OP_GUARD)
-        answer_guard(req, answer);
-}
-
 /* ---- tasks ---------------------------------------------------------------------------------- */
 
 static int begin_task(struct hf_postgres *s, struct task *t, const struct hf_request *req,
@@ -384,17 +244,17 @@ static void prune_sometimes(struct hf_postgres *s, const struct hf_answer *answe
 /* A row for each call: an answer, or somebody to look at. */
 static int take_results(struct task **tasks, size_t n, PGresult **results, struct hf_error *err)
 {
-    struct row row;
+    struct hf_pg_row row;
     for (size_t i = 0; i < n; i++) {
         if (!results[i] || hf_pq.PQntuples(results[i]) != 1)
             return hf_fail(err, HF_INTERNAL, "holdfast's function answered no row for %s",
                            tasks[i]->req->name);
         memset(&row, 0, sizeof row);
-        take_row(results[i], &row);
+        hf_pg_take_row(results[i], &row);
         if (row.code != LOOK) {
             row.lock.ended = hf_op_is_read(tasks[i]->req->op) && row.execution_id[0] &&
                              row.execution.state != HF_RUNNING;
-            fill_answer(&row, tasks[i]->req, tasks[i]->answer);
+            hf_pg_fill_answer(&row, tasks[i]->req, tasks[i]->answer);
             tasks[i]->done = true;
         } else if (!hf_pg_look(&tasks[i]->seen, row.look))
             return hf_fail(err, HF_INTERNAL, "holdfast's function asks again and again who lives");
@@ -408,13 +268,18 @@ static int send_tasks(struct hf_postgres *s, struct task **tasks, size_t n,
 {
     struct hf_pg_statement statements[PIPELINE_MAX];
     PGresult *results[PIPELINE_MAX];
-    bool changes = false;
+    bool changes = false, durable = false;
     size_t i = 0;
     do {
         make_statement(s, tasks[i], &statements[i]);
         changes |= !hf_op_is_read(tasks[i]->req->op);
+        durable |= hf_request_is_durable(tasks[i]->req);
     } while (++i < n);
+    if (durable)
+        hf_failpoint(HF_FAIL_BEFORE_COMMIT);
     int r = hf_pg_exchange(s, statements, n, changes, results, fault, err);
+    if (durable)
+        hf_failpoint(HF_FAIL_AFTER_COMMIT);
     if (r < 0)
         return r;
     r = take_results(tasks, n, results, err);
@@ -514,6 +379,47 @@ static size_t next_wave(struct entry *entries, size_t n, size_t ret[PIPELINE_MAX
     return found;
 }
 
+static bool is_simple(const struct task *t)
+{
+    const struct hf_request *req = t->req;
+    if (t->seen.n || has_execution(req))
+        return false;
+    return req->op == HF_OP_ACQUIRE ? !req->wait_ms : req->op == HF_OP_RELEASE && req->fence;
+}
+
+static void answer_simple(const struct hf_pg_simple *one, struct task *t)
+{
+    struct hf_pg_row row = {.ttl_ms = t->req->ttl_ms,
+                            .lock = {.fence = one->fence,
+                                     .locked_at_ms = one->now_ms,
+                                     .locked_until_ms = one->now_ms + t->req->ttl_ms}};
+    snprintf(row.owner, sizeof row.owner, "%s", t->req->owner ? t->req->owner : "");
+    snprintf(row.note, sizeof row.note, "%s", t->req->note ? t->req->note : "");
+    hf_pg_fill_answer(&row, t->req, t->answer);
+    t->done = true;
+}
+
+/* What can be done in one statement for all is done so. */
+static int finish_simple(struct hf_postgres *s, struct task *tasks, size_t n, struct hf_error *err)
+{
+    struct hf_pg_simple simple[PIPELINE_MAX];
+    struct task *of[PIPELINE_MAX];
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_simple(&tasks[i])) {
+            of[found] = &tasks[i];
+            simple[found++] = (struct hf_pg_simple){
+                .req = tasks[i].req, .id = &tasks[i].id, .processes = tasks[i].processes};
+        }
+    int r = hf_pg_apply_simple(s, simple, found, err);
+    for (size_t i = 0; i < found; i++)
+        if (simple[i].done) {
+            answer_simple(&simple[i], of[i]);
+            prune_sometimes(s, of[i]->answer);
+        }
+    return r;
+}
+
 static int apply_wave(struct hf_postgres *s, const struct hf_request *requests,
                       struct hf_answer *answers, const size_t *which, size_t n, struct task *tasks,
                       struct hf_error *err)
@@ -527,7 +433,9 @@ static int apply_wave(struct hf_postgres *s, const struct hf_request *requests,
         else
             begun++;
     }
-    r = begun ? finish_all(s, tasks, begun, err) : 0;
+    r = begun > 1 ? finish_simple(s, tasks, begun, err) : 0;
+    if (r >= 0 && begun)
+        r = finish_all(s, tasks, begun, err);
     for (size_t k = 0; k < begun; k++)
         end_task(s, &tasks[k]);
     return r;

@@ -151,9 +151,9 @@ void hf_pg_take_uuid(struct hf_pg_cursor *at, char ret[HF_UUID_LEN + 1])
     size_t used = 0;
     ret[0] = '\0';
     for (int i = 0; i < n && n == 16; i++)
-        used += (size_t)snprintf(ret + used, HF_UUID_LEN + 1 - used, "%s%02x",
-                                 i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                                 (uint8_t)bytes[i]);
+        used +=
+            (size_t)snprintf(ret + used, HF_UUID_LEN + 1 - used, "%s%02x",
+                             i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (uint8_t)bytes[i]);
 }
 
 void hf_pg_clear(PGresult **results, size_t n)

@@ -186,9 +186,8 @@ static int read_page(struct hf_postgres *s, const struct hf_execution_query *que
     hf_pg_bind_as(&st, HF_PG_INT8, page->before);
     hf_pg_bind_as(&st, HF_PG_TEXT, query->workflow);
     hf_pg_bind_as(&st, HF_PG_TEXT,
-                  query->state >= 0
-                      ? hf_execution_state_name((enum hf_execution_state)query->state)
-                      : NULL);
+                  query->state >= 0 ? hf_execution_state_name((enum hf_execution_state)query->state)
+                                    : NULL);
     hf_pg_bind_int(&st, HF_PG_INT8, limit);
     int r = hf_pg_exchange(s, &st, 1, false, &result, NULL, err);
     if (r < 0)

@@ -8,7 +8,9 @@
  *     connection.c  connections and their deadlines, the pool
  *     exchange.c    statements sent and answered in one round trip; what is tried again
  *     fault.c       what errors mean: SQLSTATE -> code and advice
- *     call.c        requests -> calls -> answers
+ *     call.c        requests -> calls; batches
+ *     answer.c      rows -> answers
+ *     many.c        the simple ones of a batch, in one statement
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
@@ -150,7 +152,8 @@ void hf_pg_bind_bool(struct hf_pg_statement *st, bool value);
 void hf_pg_bind_bytes(struct hf_pg_statement *st, const void *bytes, size_t n); /* none: NULL */
 
 enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
-enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_TEXT_ARRAY = 1009, HF_PG_UUID = 2950 };
+enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
+enum { HF_PG_UUID = 2950 };
 
 /*
  * Send `n` statements in one round trip and one transaction; ret[i] is the i-th one's result, to be
@@ -230,6 +233,23 @@ enum { HF_PG_PROCESSES_MAX = 160 };
 void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
 void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
 
+/* ---- many at once (many.c) ------------------------------------------------------------------ */
+
+enum { HF_PG_MANY_MIN = 3, HF_PG_MANY_MAX = 128 };
+
+/* An acquire that does not wait and has no key, or a release that names its fence and no outcome. */
+struct hf_pg_simple {
+    const struct hf_request *req;
+    const struct hf_lock_id *id;
+    const char *processes;
+    bool done; /* granted, or given back; else nothing has happened to it */
+    int64_t fence, now_ms;
+};
+
+/* Try them together, sorted by name; each name once. */
+int hf_pg_apply_simple(struct hf_postgres *s, struct hf_pg_simple *all, size_t n,
+                       struct hf_error *err);
+
 /* ---- what the vtable points at -------------------------------------------------------------- */
 
 int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_t n,
@@ -252,6 +272,27 @@ int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *p
 int hf_pg_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                  void *arg, struct hf_error *err);
 int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+/* ---- answers (answer.c) --------------------------------------------------------------------- */
+
+/* holdfast.answer, in the order of its columns. */
+struct hf_pg_row {
+    int code;
+    bool queued;
+    uint32_t ahead;
+    enum hf_stale_reason freed;
+    int64_t ttl_ms;
+    struct hf_pg_lock lock;
+    struct hf_lock_id id;
+    char owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1], execution_id[HF_UUID_LEN + 1];
+    char took[HF_OWNER_MAX + 200];
+    bool has_holder;
+    char look[4096];
+    struct hf_execution execution; /* its id is empty: there is none */
+};
+void hf_pg_take_row(const PGresult *result, struct hf_pg_row *ret);
+void hf_pg_fill_answer(const struct hf_pg_row *row, const struct hf_request *req,
+                       struct hf_answer *answer);
 
 /* ---- executions (executions.c) -------------------------------------------------------------- */
 

@@ -386,7 +386,7 @@ DECLARE
     free boolean := false;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     IF holdfast.is_stale(t) IS NULL THEN
         RETURN holdfast.to_look_at(holdfast.look(t, false, p_wait_ms <> 0));
     END IF;
@@ -410,7 +410,7 @@ BEGIN
     ELSE
         l := holdfast.take(p_name, 'change');
     END IF;
-    RETURN holdfast.begin_locked(holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms, p_owner,
+    RETURN holdfast.begin_locked(holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms, p_owner,
                                  p_note, p_priority, p_processes, p_channel, w);
 END $$;
 COMMENT ON FUNCTION holdfast.begin_execution IS 'acquire, and begin an execution under the lease: a new one, or the PENDING one that has the key or the id. Where the key is the answer no lock is taken: duplicate. With claim: the PENDING one with this id, or -2; never waits for anybody';
@@ -454,7 +454,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l       holdfast.lock := holdfast.take(p_name, 'change');
-    t       holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t       holdfast.turn := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     found_x holdfast.execution;
     lines   text;
     after   holdfast.lock;
@@ -519,10 +519,10 @@ DECLARE
 BEGIN
     SELECT * INTO seen FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
     x := holdfast.find_execution(w);
-    t := holdfast.begin(seen, NULL, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(seen, NULL, p_here, p_alive, p_dead, false);
     IF p_changes OR holdfast.is_stale(t) > 0 OR seen.lock_id IS NULL AND seen.waiters > 0 OR holdfast.is_left(seen, p_name, x) THEN
         l := holdfast.take(p_name, 'change');
-        t := holdfast.begin(l, NULL, p_here, p_alive, p_dead, false);
+        t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
     END IF;
     ret.lines := holdfast.look(t, false, false);
     IF ret.lines = '' AND l.name IS NOT NULL THEN

@@ -45,6 +45,7 @@ DECLARE
     ret       holdfast.answer;
     lines     text;
     mine      boolean;
+    queued    boolean := false; -- that is all that has changed
 BEGIN
     lines := holdfast.look(t, false, p_wait_ms <> 0 AND before.lock_id IS DISTINCT FROM t.asker);
     IF lines <> '' THEN
@@ -67,13 +68,14 @@ BEGIN
         ret := holdfast.answer_of(t.row, t.now, -1, true);
         ret.queued := true;
         ret.ahead := t.ahead;
+        queued := (t.row).fence = before.fence AND (t.row).lock_id IS NOT DISTINCT FROM before.lock_id;
     ELSE
         PERFORM FROM holdfast.waiter WHERE name = before.name AND lock_id = t.asker;
         PERFORM holdfast.deny(t.row, t.now, p_owner, CASE WHEN FOUND THEN 'gave up waiting' ELSE 'held' END);
         t := holdfast.drop_waiter(t, t.asker);
         ret := holdfast.answer_of(t.row, t.now, -1, true);
     END IF;
-    PERFORM holdfast.save(t, before);
+    PERFORM holdfast.save(t, before, queued);
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_locked IS 'acquire, once the row is locked';
@@ -88,7 +90,7 @@ DECLARE
     free  boolean := false;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     stale := holdfast.is_stale(t);
     IF stale IS NULL THEN
         RETURN holdfast.to_look_at(holdfast.look(t, false, p_wait_ms <> 0));
@@ -109,9 +111,10 @@ BEGIN
             l := holdfast.take(p_name, 'change'); -- a guard is in the way: refused, or queued
         END;
     ELSE
+        PERFORM holdfast.commit_lazily(); -- a place in the queue need not survive a crash: the waiter asks again
         l := holdfast.take(p_name, 'change');
     END IF;
-    RETURN holdfast.acquire_locked(holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
+    RETURN holdfast.acquire_locked(holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, free), p_ttl_ms, p_wait_ms,
                                    p_owner, p_note, p_priority, p_processes, p_channel);
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_otherwise IS 'acquire, where the lock is not simply free';
@@ -125,6 +128,7 @@ DECLARE
     now       timestamptz := holdfast.clock();
     until     timestamptz := now + p_ttl_ms * interval '1 millisecond';
     new_fence bigint;
+    l         holdfast.lock;
 BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
@@ -132,7 +136,19 @@ BEGIN
      WHERE name = p_name AND fence = (SELECT max(fence) FROM holdfast.lock WHERE name = p_name)
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
     RETURNING fence INTO new_fence;
-    IF NOT FOUND THEN
+    IF NOT FOUND AND p_wait_ms <> 0 THEN
+        -- A waiter that has been woken confirms what it was offered.
+        UPDATE holdfast.lock
+           SET ttl_ms = p_ttl_ms, offered = false, locked_until = until
+         WHERE name = p_name AND fence = (SELECT max(fence) FROM holdfast.lock WHERE name = p_name)
+           AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
+        RETURNING * INTO l;
+        IF FOUND THEN
+            PERFORM holdfast.commit_durably();
+            RETURN holdfast.answer_of(l, now, 0, false);
+        END IF;
+    END IF;
+    IF new_fence IS NULL THEN
         RETURN holdfast.acquire_otherwise(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes,
                                           p_channel, p_here, p_alive, p_dead);
     END IF;
@@ -159,14 +175,14 @@ DECLARE
     ret   holdfast.answer;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     IF l.name IS NULL OR l.lock_id <> p_lock_id AND holdfast.is_stale(t) = 0 THEN
         l.name := p_name;
         t.row := l;
         RETURN holdfast.answer_of(t.row, t.now, -3, true);
     END IF;
     l := holdfast.take(p_name, 'change');
-    t := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines := holdfast.look(t, false, false);
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
@@ -194,7 +210,7 @@ BEGIN
     UPDATE holdfast.lock
        SET ttl_ms = coalesce(nullif(p_ttl_ms, 0), ttl_ms), offered = false,
            locked_until = now + coalesce(nullif(p_ttl_ms, 0), ttl_ms) * interval '1 millisecond'
-     WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
+     WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
        AND lock_id = p_lock_id AND locked_until > holdfast.clock() AND execution_id IS NULL AND told_at > now - interval '5 minutes'
     RETURNING * INTO l;
     IF NOT FOUND THEN
@@ -235,15 +251,24 @@ CREATE FUNCTION holdfast.release_otherwise(p_name text, p_lock_id bytea, p_fence
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
-    lines text := holdfast.look(t, l.lock_id = p_lock_id OR EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id), false);
+    l     holdfast.lock;
+    t     holdfast.turn;
+    lines text;
     after holdfast.lock;
     ret   holdfast.answer;
 BEGIN
-    IF lines <> '' THEN
-        RETURN holdfast.to_look_at(lines);
-    END IF;
+    -- Whom the caller must look at is asked before the row is locked: a lock would have to wait for the disk.
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
+    FOR locked IN 0..1 LOOP
+        IF locked = 1 OR l.name IS NULL THEN
+            l := holdfast.take(p_name, 'change');
+        END IF;
+        t := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
+        lines := holdfast.look(t, l.lock_id = p_lock_id OR EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = p_lock_id), false);
+        IF lines <> '' THEN
+            RETURN holdfast.to_look_at(lines);
+        END IF;
+    END LOOP;
     t := holdfast.end_stale(t);
     IF holdfast.is_holder(t, p_fence) THEN
         t := holdfast.release_own(t, 0, false, 0, p_reason);
@@ -262,6 +287,58 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.release_otherwise IS 'release, where it is not simply the asker''s, or somebody waits';
 
+-- What a release does where somebody waits, in few statements: the head of the queue is there and can be
+-- granted it. NULL: it is not that simple, and nothing has been done.
+CREATE FUNCTION holdfast.release_to_head(p_name text, p_lock_id bytea, p_fence bigint, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l     holdfast.lock;
+    w     holdfast.waiter;
+    now   timestamptz;
+    until timestamptz;
+    told  bigint;
+    next  bigint;
+BEGIN
+    -- Looked at before the row is locked, since a lock would have to wait for the disk; then again.
+    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
+    IF holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name AND fence = p_fence FOR UPDATE SKIP LOCKED;
+    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
+    now := holdfast.clock();
+    IF l.lock_id IS DISTINCT FROM p_lock_id OR now >= l.locked_until OR l.execution_id IS NOT NULL OR l.offered
+       OR w.name IS NULL OR w.lock_id = p_lock_id OR now >= w.until OR now >= w.seen_at + interval '20 s'
+       OR now <= w.seen_at - interval '20 s'
+       OR holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
+        RETURN NULL;
+    END IF;
+    PERFORM holdfast.commit_durably();
+    until := now + least(w.ttl_ms, 5000) * interval '1 millisecond';
+    told := nextval('holdfast.seq');
+    next := nextval('holdfast.seq');
+    UPDATE holdfast.lock
+       SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
+           ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
+           granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
+           ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
+     WHERE name = p_name AND fence = p_fence;
+    DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket;
+    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+    VALUES (told, now, p_fence, 'released', p_name, l.owner, p_reason,
+            'held for ' || holdfast.ms(now) - holdfast.ms(l.locked_at) || ' ms'),
+           (next, now, next, 'acquired', p_name, w.owner, '',
+            'after waiting ' || holdfast.ms(now) - holdfast.ms(w.queued_at) || ' ms');
+    IF w.channel <> '' THEN
+        PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
+    END IF;
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
+               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '', false,
+               NULL)::holdfast.answer;
+END $$;
+COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';
+
 CREATE FUNCTION holdfast.release(p_name text, p_lock_id bytea, p_fence bigint, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
@@ -270,15 +347,20 @@ DECLARE
     since timestamptz;
     whose text;
     which bigint;
+    ret   holdfast.answer;
 BEGIN
     UPDATE holdfast.lock
        SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
            ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
-     WHERE name = p_name AND fence = coalesce(nullif(p_fence, 0), (SELECT max(fence) FROM holdfast.lock WHERE name = p_name))
+     WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
        AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL
     RETURNING locked_at, owner, fence INTO since, whose, which;
     IF NOT FOUND THEN
-        RETURN holdfast.release_otherwise(p_name, p_lock_id, p_fence, p_reason, p_here, p_alive, p_dead);
+        ret := holdfast.release_to_head(p_name, p_lock_id, p_fence, p_reason, p_here, p_alive, p_dead);
+        IF ret.code IS NULL THEN
+            ret := holdfast.release_otherwise(p_name, p_lock_id, p_fence, p_reason, p_here, p_alive, p_dead);
+        END IF;
+        RETURN ret;
     END IF;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
     VALUES (nextval('holdfast.seq'), now, which, 'released', p_name, whose, p_reason,
@@ -291,6 +373,64 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is); -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
 
+-- ---- many at once ---------------------------------------------------------------------------------
+
+-- The fast paths of acquire and release over arrays, sorted by name. What is not that simple is not in the
+-- answer, nothing has happened to it, and the caller asks for it alone. The settings keep the plan to one
+-- lookup per name, in the order given: two batches never lock crosswise.
+CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
+RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH grants AS (
+        UPDATE holdfast.lock AS l
+           SET fence = nextval('holdfast.seq'), lock_id = a.lock_id, owner = a.owner, note = a.note, processes = a.processes,
+               took = '', ttl_ms = a.ttl_ms, locked_at = now, told_at = now,
+               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
+          FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
+               WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
+         WHERE l.name = a.name AND l.fence = (SELECT max(m.fence) FROM holdfast.lock AS m WHERE m.name = a.name)
+           AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
+        RETURNING a.i, l.fence, l.name, l.owner
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        SELECT g.fence, now, g.fence, 'acquired', g.name, g.owner, '', '' FROM grants AS g
+    )
+    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g;
+END $$;
+COMMENT ON FUNCTION holdfast.acquire_many IS 'Take those of many locks that are free and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
+CREATE FUNCTION holdfast.release_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_reasons text[])
+RETURNS TABLE (i bigint, released bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH given AS (
+        UPDATE holdfast.lock AS l
+           SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
+               ended = substr('\x01'::bytea || a.lock_id || l.ended, 1, 136)
+          FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0
+           AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
+        RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        SELECT nextval('holdfast.seq'), now, g.fence, 'released', g.name, g.owner, g.reason,
+               'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms' FROM given AS g
+    )
+    SELECT g.i, g.fence, holdfast.ms(now) FROM given AS g;
+END $$;
+COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that are the asker''s and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
 -- ---- the other requests ---------------------------------------------------------------------------
 
 CREATE FUNCTION holdfast.withdraw(p_name text, p_lock_id bytea, p_here text, p_alive bytea[], p_dead bytea[])
@@ -298,7 +438,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, p_lock_id, p_here, p_alive, p_dead, false);
+    t     holdfast.turn := holdfast.start_turn(l, p_lock_id, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, true, false);
     whose text;
     ret   holdfast.answer;
@@ -330,7 +470,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'grant');
-    t     holdfast.turn := holdfast.begin(l, NULL, p_here, p_alive, p_dead, true);
+    t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, true);
     lines text := holdfast.look(t, l.fence = p_fence, false);
     after holdfast.lock;
     ret   holdfast.answer;
@@ -368,11 +508,11 @@ DECLARE
     ret   holdfast.answer;
 BEGIN
     SELECT * INTO seen FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    t := holdfast.begin(seen, NULL, p_here, p_alive, p_dead, true);
+    t := holdfast.start_turn(seen, NULL, p_here, p_alive, p_dead, true);
     IF holdfast.is_stale(t) > 0 OR seen.lock_id IS NULL AND seen.waiters > 0 THEN
         l := holdfast.take(p_name, 'try'); -- where anybody is in the way, there is no hurry
         IF l.name IS NOT NULL THEN
-            t := holdfast.begin(l, NULL, p_here, p_alive, p_dead, true);
+            t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, true);
         END IF;
     END IF;
     lines := holdfast.look(t, false, false);
@@ -396,7 +536,7 @@ RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l     holdfast.lock := holdfast.take(p_name, 'change');
-    t     holdfast.turn := holdfast.begin(l, NULL, p_here, p_alive, p_dead, false);
+    t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, false, false);
     after holdfast.lock;
 BEGIN

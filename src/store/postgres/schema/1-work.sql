@@ -116,13 +116,13 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.take IS 'Lock the row of a name, which is made where there is none. Strength grant: for a grant, waiting for guards up to 2 seconds; change: for a change beside guards; try: for a grant, or NULL where anybody is in the way';
 
-CREATE FUNCTION holdfast.begin(l holdfast.lock, p_asker bytea, p_here text, p_alive bytea[], p_dead bytea[], p_may_grant boolean)
+CREATE FUNCTION holdfast.start_turn(l holdfast.lock, p_asker bytea, p_here text, p_alive bytea[], p_dead bytea[], p_may_grant boolean)
 RETURNS holdfast.turn LANGUAGE sql VOLATILE
 AS $$
     SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0,
                CASE WHEN l.execution_id IS NOT NULL THEN holdfast.execution_of(l.execution_id) END)::holdfast.turn
 $$;
-COMMENT ON FUNCTION holdfast.begin IS 'The request is at work from here on: this is when the time is read';
+COMMENT ON FUNCTION holdfast.start_turn IS 'The request is at work from here on: this is when the time is read';
 
 CREATE FUNCTION holdfast.is_over(t holdfast.turn) RETURNS integer LANGUAGE sql IMMUTABLE
 AS $$
@@ -156,12 +156,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change locks it for a grant, unless a guard is in the way. Called before the row''s fence changes';
 
-CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock, p_lazily boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l holdfast.lock := t.row;
 BEGIN
-    PERFORM holdfast.commit_durably();
+    IF NOT p_lazily THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
     IF l IS NOT DISTINCT FROM p_before THEN
         RETURN;
     END IF;
