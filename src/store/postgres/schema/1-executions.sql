@@ -666,16 +666,20 @@ BEGIN
     END IF;
     RETURN QUERY
         WITH RECURSIVE line AS (
-            SELECT min(lock) AS lock FROM holdfast.execution WHERE state = 'PENDING'
+            (SELECT e.workflow, e.lock FROM holdfast.execution AS e WHERE e.state = 'PENDING' ORDER BY e.workflow, e.lock LIMIT 1)
             UNION ALL
-            SELECT (SELECT min(e.lock) FROM holdfast.execution AS e WHERE e.state = 'PENDING' AND e.lock > line.lock)
-              FROM line WHERE line.lock IS NOT NULL
+            SELECT next.* FROM line CROSS JOIN LATERAL (
+                SELECT e.workflow, e.lock FROM holdfast.execution AS e
+                 WHERE e.state = 'PENDING' AND (e.workflow, e.lock) > (line.workflow, line.lock)
+                 ORDER BY e.workflow, e.lock LIMIT 1) AS next
+        ), head AS (
+            SELECT DISTINCT ON (first.lock) first.* FROM line CROSS JOIN LATERAL (
+                SELECT * FROM holdfast.execution AS e
+                 WHERE e.state = 'PENDING' AND e.workflow = line.workflow AND e.lock = line.lock AND e.run_at <= now AND NOT e.to_verify
+                 ORDER BY e.priority DESC, e.run_at, e.seq LIMIT 1) AS first
+             WHERE p_workflows IS NULL OR line.workflow = ANY (p_workflows)
+             ORDER BY first.lock, first.priority DESC, first.run_at, first.seq
         )
-        SELECT first.* FROM line CROSS JOIN LATERAL (
-            SELECT * FROM holdfast.execution AS e
-             WHERE e.state = 'PENDING' AND e.lock = line.lock AND e.run_at <= now AND NOT e.to_verify
-               AND (p_workflows IS NULL OR e.workflow = ANY (p_workflows))
-             ORDER BY e.priority DESC, e.run_at, e.seq LIMIT 1) AS first
-         ORDER BY first.priority DESC, first.run_at, first.seq OFFSET p_skip LIMIT p_limit;
+        SELECT * FROM head ORDER BY head.priority DESC, head.run_at, head.seq OFFSET p_skip LIMIT p_limit;
 END $$;
 COMMENT ON FUNCTION holdfast.due IS 'What is to be claimed, the first of each lock: PENDING, due, not to be verified, of these workflows (NULL: of any); by priority, then run_at, then age; without the first so many, at most so many';
