@@ -13,7 +13,7 @@
 #include "postgres_store.h"
 
 enum {
-    PIPELINE_MAX = 128,
+    PIPELINE_MAX = HF_PG_MANY_MAX,
     IDS_MAX_BYTES = 1 << 22,
     LOOK = 100,       /* the answer's code: look at these processes, and ask again */
     PRUNE_EVERY = 512 /* grants */
@@ -428,6 +428,48 @@ static size_t next_wave(struct entry *entries, size_t n, size_t ret[PIPELINE_MAX
     return found;
 }
 
+static bool is_simple(const struct task *t)
+{
+    const struct hf_request *req = t->req;
+    if (t->seen.n)
+        return false;
+    return req->op == HF_OP_ACQUIRE ? !req->wait_ms && !req->once_key
+                                    : req->op == HF_OP_RELEASE && req->fence && !req->outcome;
+}
+
+static void answer_simple(const struct hf_pg_simple *one, struct task *t)
+{
+    struct row row = {.ttl_ms = t->req->ttl_ms,
+                      .lock = {.fence = one->fence,
+                               .locked_at_ms = one->now_ms,
+                               .locked_until_ms = one->now_ms + t->req->ttl_ms}};
+    snprintf(row.owner, sizeof row.owner, "%s", t->req->owner ? t->req->owner : "");
+    snprintf(row.note, sizeof row.note, "%s", t->req->note ? t->req->note : "");
+    fill_answer(&row, t->req, t->answer);
+    t->done = true;
+}
+
+/* What can be done in one statement for all is done so. */
+static int finish_simple(struct hf_postgres *s, struct task *tasks, size_t n, struct hf_error *err)
+{
+    struct hf_pg_simple simple[PIPELINE_MAX];
+    struct task *of[PIPELINE_MAX];
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_simple(&tasks[i])) {
+            of[found] = &tasks[i];
+            simple[found++] = (struct hf_pg_simple){
+                .req = tasks[i].req, .id = &tasks[i].id, .processes = tasks[i].processes};
+        }
+    int r = hf_pg_apply_simple(s, simple, found, err);
+    for (size_t i = 0; i < found; i++)
+        if (simple[i].done) {
+            answer_simple(&simple[i], of[i]);
+            prune_sometimes(s, of[i]->answer);
+        }
+    return r;
+}
+
 static int apply_wave(struct hf_postgres *s, const struct hf_request *requests,
                       struct hf_answer *answers, const size_t *which, size_t n, struct task *tasks,
                       struct hf_error *err)
@@ -441,7 +483,9 @@ static int apply_wave(struct hf_postgres *s, const struct hf_request *requests,
         else
             begun++;
     }
-    r = begun ? finish_all(s, tasks, begun, err) : 0;
+    r = begun > 1 ? finish_simple(s, tasks, begun, err) : 0;
+    if (r >= 0 && begun)
+        r = finish_all(s, tasks, begun, err);
     for (size_t k = 0; k < begun; k++)
         end_task(s, &tasks[k]);
     return r;

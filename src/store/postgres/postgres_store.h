@@ -9,6 +9,7 @@
  *     exchange.c    statements sent and answered in one round trip; what is tried again
  *     fault.c       what errors mean: SQLSTATE -> code and advice
  *     call.c        requests -> calls -> answers
+ *     many.c        the simple ones of a batch, in one statement
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
@@ -147,7 +148,8 @@ void hf_pg_bind_id(struct hf_pg_statement *st, const struct hf_lock_id *id);
 void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value);
 
 enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
-enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_UUID = 2950 };
+enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
+enum { HF_PG_UUID = 2950 };
 
 /*
  * Send `n` statements in one round trip and one transaction; ret[i] is the i-th one's result, to be
@@ -222,6 +224,23 @@ void hf_pg_ids(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
 enum { HF_PG_PROCESSES_MAX = 160 };
 void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
 void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
+
+/* ---- many at once (many.c) ------------------------------------------------------------------ */
+
+enum { HF_PG_MANY_MIN = 3, HF_PG_MANY_MAX = 128 };
+
+/* An acquire that does not wait and has no key, or a release that names its fence and no outcome. */
+struct hf_pg_simple {
+    const struct hf_request *req;
+    const struct hf_lock_id *id;
+    const char *processes;
+    bool done; /* granted, or given back; else nothing has happened to it */
+    int64_t fence, now_ms;
+};
+
+/* Try them together, sorted by name; each name once. */
+int hf_pg_apply_simple(struct hf_postgres *s, struct hf_pg_simple *all, size_t n,
+                       struct hf_error *err);
 
 /* ---- what the vtable points at -------------------------------------------------------------- */
 

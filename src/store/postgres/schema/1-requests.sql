@@ -408,6 +408,64 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is), with the outcome of its execution; -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
 
+-- ---- many at once ---------------------------------------------------------------------------------
+
+-- The fast paths of acquire and release over arrays, sorted by name. What is not that simple is not in the
+-- answer, nothing has happened to it, and the caller asks for it alone. The settings keep the plan to one
+-- lookup per name, in the order given: two batches never lock crosswise.
+CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
+RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH grants AS (
+        UPDATE holdfast.lock AS l
+           SET fence = nextval('holdfast.seq'), lock_id = a.lock_id, owner = a.owner, note = a.note, processes = a.processes,
+               took = '', ttl_ms = a.ttl_ms, locked_at = now, told_at = now,
+               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
+          FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
+               WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
+         WHERE l.name = a.name AND l.fence = (SELECT max(m.fence) FROM holdfast.lock AS m WHERE m.name = a.name)
+           AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
+        RETURNING a.i, l.fence, l.name, l.owner
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        SELECT g.fence, now, g.fence, 'acquired', g.name, g.owner, '', '' FROM grants AS g
+    )
+    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g;
+END $$;
+COMMENT ON FUNCTION holdfast.acquire_many IS 'Take those of many locks that are free and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
+CREATE FUNCTION holdfast.release_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_reasons text[])
+RETURNS TABLE (i bigint, released bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH given AS (
+        UPDATE holdfast.lock AS l
+           SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
+               ended = substr('\x01'::bytea || a.lock_id || l.ended, 1, 136)
+          FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0
+           AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
+        RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        SELECT nextval('holdfast.seq'), now, g.fence, 'released', g.name, g.owner, g.reason,
+               'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms' FROM given AS g
+    )
+    SELECT g.i, g.fence, holdfast.ms(now) FROM given AS g;
+END $$;
+COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that are the asker''s and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
 -- ---- the other requests ---------------------------------------------------------------------------
 
 CREATE FUNCTION holdfast.withdraw(p_name text, p_lock_id bytea, p_here text, p_alive bytea[], p_dead bytea[])
