@@ -220,7 +220,7 @@ BEGIN
                exit_code = p_exit_code, reason = p_reason, finished_at = t.now
          WHERE id = l.execution_id AND state = 'RUNNING';
     END IF;
-    l.ended := substr(set_byte('\x00', 0, p_how) || l.lock_id || l.ended, 1, 8 * 17);
+    l.ended := substr(set_byte(decode('00', 'hex'), 0, p_how) || l.lock_id || l.ended, 1, 8 * 17);
     IF l.offered THEN
         -- Nobody has announced the takeover that it came from: the next one does.
         t.took := l.took;
