@@ -151,7 +151,7 @@ static void check_wakes(int name, const char *what)
     for (size_t i = 0; i < h.model->n_wakes; i++) {
         struct actor *a = find_actor(name, &h.model->wakes[i]);
         if (!a || a->wake_fd < 0 || a->moved_step == h.step)
-            continue; /* one that moved in this batch may still have been told where it was before */
+            continue; /* one that is watched only since this batch may have been told where it was before */
         struct pollfd fd = {.fd = a->wake_fd, .events = POLLIN};
         if (poll(&fd, 1, WAKE_MS) != 1)
             give_up(what, "the waiter that was granted the lock was not woken");
@@ -169,7 +169,7 @@ static void watch_before_asking(struct hf_store *store, const struct hf_request 
     struct actor *a = find_actor(name, &id);
     if (!a || (a->wake_fd >= 0 && a->watched_on == store))
         return;
-    a->moved_step = a->wake_fd >= 0 ? h.step : 0;
+    a->moved_step = h.step;
     unwatch(a, req->name);
     if (store->ops->watch(store, req->name, &a->id, &a->wake_fd, &error) < 0)
         give_up("watch", error.message);
