@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # bash completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
 
-_holdfast_commands='run acquire extend release status list why events guard sweep update metrics
-    init help'
+_holdfast_commands='run acquire extend release status list why events guard sweep update serve token
+    metrics init help'
 
 # The options of a command that are its own, then those of every command.
 _holdfast_options()
@@ -17,6 +17,8 @@ _holdfast_options()
         events) echo '--name --since -f --follow' ;;
         sweep) echo '--every --dry-run' ;;
         update) echo "$take --grace -c --command --name" ;;
+        serve) echo '--listen --require-token --tls-cert --tls-key --max-connections --log-format --log-requests' ;;
+        token) echo '--note --prefix --allow --expires' ;;
         init) echo '--print --bump-epoch' ;;
     esac
     echo '--store --json -q --quiet -h --help --version'
@@ -27,7 +29,8 @@ _holdfast_takes_value()
 {
     case $1 in
         -w|--ttl|--grace|-E|--conflict-exit-code|--owner|--note|--priority|--pid|-c|--command|\
-        --timeout|--once|--once-per|--name|--fence|--reason|--prefix|--since|--every|--store) return 0 ;;
+        --timeout|--once|--once-per|--name|--fence|--reason|--prefix|--since|--every|--store|--listen|\
+        --tls-cert|--tls-key|--max-connections|--log-format|--allow|--expires) return 0 ;;
     esac
     return 1
 }
@@ -71,7 +74,9 @@ _holdfast()
     case $prev in
         --pid) mapfile -t COMPREPLY < <(compgen -W "$(ps -eo pid= 2>/dev/null)" -- "$cur") ; return ;;
         --once-per) mapfile -t COMPREPLY < <(compgen -W 'hour day' -- "$cur") ; return ;;
-        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file:' -- "$cur") ; return ;;
+        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: http:' -- "$cur") ; return ;;
+        --log-format) mapfile -t COMPREPLY < <(compgen -W 'text json' -- "$cur") ; return ;;
+        --tls-cert|--tls-key) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --name) mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_names)" -- "$cur") ; return ;;
     esac
     _holdfast_takes_value "$prev" && return
@@ -81,6 +86,8 @@ _holdfast()
         mapfile -t COMPREPLY < <(compgen -W "$_holdfast_commands" -- "$cur")
     elif [[ $command == help ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$_holdfast_commands" -- "$cur")
+    elif ((operands == 0)) && [[ $command == token ]]; then
+        mapfile -t COMPREPLY < <(compgen -W 'create list revoke' -- "$cur")
     elif [[ $command == update ]]; then
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
     elif ((operands == 0)) && [[ $command == @(run|acquire|extend|release|status|why|guard) ]]; then

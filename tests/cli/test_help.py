@@ -55,7 +55,7 @@ BY_HAND = [c for c in COMMANDS if c != "help"]
 
 def test_every_command_of_this_part_is_there():
     assert COMMANDS == ["run", "acquire", "extend", "release", "status", "list", "why", "events", "guard",
-                        "sweep", "update", "metrics", "init", "help"]
+                        "sweep", "update", "serve", "token", "metrics", "init", "help"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -89,6 +89,8 @@ def test_options_of_the_interface():
         "update": wrap | {"name"}, "extend": {"ttl"}, "release": {"force", "fence", "reason"},
         "list": {"held", "stale", "all", "prefix"}, "events": {"name", "since", "follow"},
         "sweep": {"every", "dry-run"}, "init": {"print", "bump-epoch"},
+        "serve": {"listen", "require-token", "tls-cert", "tls-key", "max-connections", "log-format", "log-requests"},
+        "token": {"allow", "prefix", "expires", "note"},
     }
     for command in COMMANDS:
         own = {name for _, name in own_and_global_options(command)[0]}
@@ -163,8 +165,8 @@ def bash_completes(*words, env=None):
 
 def test_bash_completes():
     assert bash_completes("") == COMMANDS
-    assert bash_completes("s") == ["status", "sweep"]
-    assert bash_completes("--json", "s") == ["status", "sweep"]
+    assert bash_completes("s") == ["status", "sweep", "serve"]
+    assert bash_completes("--json", "s") == ["status", "sweep", "serve"]
     assert bash_completes("help", "w") == ["why"]
     assert bash_completes("acquire", "--w") == ["--wait", "--wait="]
     assert bash_completes("run", "--once-per", "") == ["hour", "day"]
@@ -232,4 +234,4 @@ def test_fish_completes(tmp_path):
     script = f"source {COMPLETIONS}/holdfast.fish; complete -C 'holdfast s'; complete -C 'holdfast list --s'"
     done = run("fish", "--no-config", "-c", script, env={**os.environ, "HOME": str(tmp_path)})
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
-        "status", "sweep", "--stale", "--store"]
+        "serve", "status", "sweep", "--stale", "--store"]
