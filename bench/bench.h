@@ -3,13 +3,14 @@
  *
  * A benchmark measures ours and its peer in turns (A, B, A, B, ...), so that a noisy moment hits
  * both, and reports one row per goal. main.c has the table of benchmarks, measure.c clocks and
- * medians, subject.c what is measured (ours and the bare peers), spawn.c processes, and each
- * bench_*.c one family of goals. A benchmark that can't go on exits by err(); it runs in a process
+ * medians, subject.c and subject_postgres.c what is measured (ours and the bare peers), spawn.c
+ * processes, crowd.c many of them at once, and each bench_*.c one family of goals. A benchmark that can't go on exits by err(); it runs in a process
  * of its own, so the others still run.
  */
 #ifndef BENCH_H
 #define BENCH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +22,7 @@ struct bench_env {
     const char *self;     /* this program: `self --stamp` prints the clock */
     const char *dir;      /* an empty directory on the disk that is measured */
     const char *node;     /* the script that measures npm's proper-lockfile; NULL: not there */
+    const char *postgres; /* the script that starts a server in `dir` */
     bool quick;           /* seconds rather than minutes */
 };
 
@@ -33,7 +35,8 @@ char *bench_path(const struct bench_env *env, const char *prefix, const char *na
 typedef void bench_fn(const struct bench_env *env);
 bench_fn bench_run_command, bench_pairs_sqlite, bench_pairs_file, bench_eight_processes,
     bench_handover, bench_names_sqlite, bench_names_file, bench_waiters, bench_takeover,
-    bench_memory, bench_http;
+    bench_memory, bench_http, bench_pg_pairs, bench_pg_seed, bench_pg_batch, bench_pg_handover, bench_pg_hot,
+    bench_pg_names, bench_pg_snapshot;
 
 /* ---- measure.c ------------------------------------------------------------------------------ */
 
@@ -81,6 +84,8 @@ struct row {
 
 void report_begin(const struct bench_env *env);
 void report_row(const struct row *row);
+/* A row that compares what two did per second; limit 0: without a goal. */
+void report_pairs(const char *what, struct contestant *our, struct contestant *peer, double limit);
 /* Prints the summary. */
 void report_end(void);
 
@@ -118,6 +123,75 @@ double opened_slice(void *opened, int64_t for_ns);
 /* The bare SQLite peer with rows 0..n-1 named by subject_name(), in one transaction. */
 void bare_sqlite_fill(void *state, int n);
 void subject_name(int i, char ret[32]);
+
+/* A hundred names, <name>-0 to <name>-99, taken together and given back together. */
+extern const struct subject ours_hundred;
+
+/* ---- subject_postgres.c: where is the URL of a database -------------------------------------- */
+
+extern const struct subject bare_postgres;   /* an upsert and an update, unnamed statements */
+extern const struct subject retry_postgres;  /* the same, tries again at once until it has it */
+extern const struct subject poll_postgres;   /* the same, tries again after 100 ms */
+extern const struct subject notify_postgres; /* the same, with NOTIFY at the end, and LISTEN */
+extern const struct subject bare_hundred;    /* the same over unnest(), as ours_hundred */
+extern const struct subject seed_postgres;   /* shared/seeds/003: a row per lock ever taken */
+extern const struct subject seed_indexed;    /* the same, with the index that its query asks for */
+
+/* A new database on the benchmarks' server; the caller frees its URL. */
+char *postgres_database(const struct bench_env *env, const char *name);
+/* Run statements that return nothing of interest. */
+void postgres_run(const char *url, const char *sql);
+/* bare_postgres's two statements for pgbench. */
+extern const char bare_pgbench_script[];
+/* pgbench with `n` clients that run `script`, a file, for whole seconds: its transactions/s. */
+double postgres_pgbench(const char *url, const char *script, int n, int seconds);
+
+/* ---- crowd.c -------------------------------------------------------------------------------- */
+
+enum { CROWD_MAX = 32 };
+
+/* What the processes of one slice share with their parent; crowd_slice's argument. */
+struct crowd {
+    const struct subject *subject;
+    const char *where;
+    int n;
+    int warm_up;    /* pairs that each does before they begin together */
+    bool same_name; /* all want the same; else each has its own */
+    atomic_int ready;
+    atomic_bool go, stop;
+    int64_t longest_ns; /* that any call took, in any slice */
+    struct {
+        int64_t pairs, longest_ns;
+    } of[CROWD_MAX];
+};
+
+struct crowd *crowd_make(const struct subject *subject, const char *where, int n);
+double crowd_slice(void *crowd, int64_t for_ns);
+
+/* ---- handing over: bench_handover.c ----------------------------------------------------------- */
+
+enum { PLAY_HANDOVERS = 100 };
+
+/*
+ * Two processes hand a lock to and fro so many times: from before the release to having it. Each
+ * holds it for a millisecond, and for up to `jitter_us` more at random.
+ */
+void play(const struct subject *subject, const char *where, int jitter_us, struct samples *ns);
+/* The median with its goal, and beside it the 99th percentile. */
+void report_handover(const char *what, const char *what_p99, struct row goal, struct samples *ns,
+                     struct samples *peer_ns);
+
+/* ---- growing: bench_growth.c ------------------------------------------------------------------ */
+
+enum { BENCH_SIZES = 3 };
+
+/* A row of medians at three sizes; the goal is that the last is at most 1.5 of the first. */
+void report_growth(const char *what, struct samples ns[BENCH_SIZES],
+                   struct samples peer[BENCH_SIZES]);
+/* Make n names known to the store: taken and given back. */
+void fill(const char *url, int n);
+/* Take random names of `n`, one after the other. */
+void sample_takes(const struct opened *o, int n, int times, struct samples *ns);
 
 /* ---- spawn.c -------------------------------------------------------------------------------- */
 

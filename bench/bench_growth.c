@@ -7,7 +7,7 @@
 #include "bench.h"
 #include "holdfast.h"
 
-enum { SIZES = 3 };
+enum { SIZES = BENCH_SIZES };
 
 /* "31 / 33 / 40 us", and how the last compares with the first. */
 static double format_growth(struct samples ns[SIZES], char *buf, size_t size)
@@ -48,7 +48,7 @@ static void fill_batch(struct hf *hf, int first, int n)
 }
 
 /* The file store opens some files per name, and the usual limit is 1024: smaller batches there. */
-static void fill(const char *url, int n)
+void fill(const char *url, int n)
 {
     const int batch = strncmp(url, "file:", 5) == 0 ? BATCH_MAX / 10 : BATCH_MAX;
     struct hf *hf;
@@ -60,8 +60,7 @@ static void fill(const char *url, int n)
     hf_close(hf);
 }
 
-/* Take random names of `n`, one after the other. */
-static void sample_takes(const struct opened *o, int n, int times, struct samples *ns)
+void sample_takes(const struct opened *o, int n, int times, struct samples *ns)
 {
     char name[32];
     for (int i = 0; i < times; i++) {
@@ -73,7 +72,7 @@ static void sample_takes(const struct opened *o, int n, int times, struct sample
     }
 }
 
-static void report_growth(const char *what, struct samples ns[SIZES], struct samples peer[SIZES])
+void report_growth(const char *what, struct samples ns[SIZES], struct samples peer[SIZES])
 {
     struct row row = {.what = what, .goal = GOAL_AT_MOST, .limit = 1.5};
     row.ratio = format_growth(ns, row.ours, sizeof row.ours);

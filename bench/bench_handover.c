@@ -13,12 +13,13 @@
 
 /* ---- release to the next waiter -------------------------------------------------------------- */
 
-enum { BLOCK = 50, QUEUED_US = 1000, PAUSE_US = 50 };
+enum { BLOCK = PLAY_HANDOVERS / 2, QUEUED_US = 1000, PAUSE_US = 50 };
 
 /* Two processes that hand one lock to and fro. */
 struct pingpong {
     const struct subject *subject;
     const char *where;
+    int jitter_us;
     atomic_int waiting[2]; /* how many times each has begun to wait */
     atomic_int held;       /* how many times the lock was taken */
     _Atomic int64_t released_ns;
@@ -45,7 +46,7 @@ static void player(void *arg, int me)
         /* The other must be asleep in the queue, not on its way there. */
         while (atomic_load(&p->waiting[!me]) <= (nth + 1) / 2 - (me == 0))
             bench_sleep_us(PAUSE_US);
-        bench_sleep_us(QUEUED_US);
+        bench_sleep_us(QUEUED_US + random() % (p->jitter_us + 1));
         atomic_store(&p->released_ns, bench_now_ns());
         p->subject->give(state, "x");
         /* Who gave it back stays away until the other has it: flock is not fair. */
@@ -55,12 +56,12 @@ static void player(void *arg, int me)
     p->subject->close(state);
 }
 
-static void play(const struct subject *subject, const char *where, struct samples *ns)
+void play(const struct subject *subject, const char *where, int jitter_us, struct samples *ns)
 {
     static struct pingpong *p;
     if (!p)
         p = spawn_shared(sizeof *p);
-    *p = (struct pingpong){.subject = subject, .where = where};
+    *p = (struct pingpong){.subject = subject, .where = where, .jitter_us = jitter_us};
     pid_t pids[2];
     for (int i = 0; i < 2; i++)
         pids[i] = spawn_worker(player, p, i);
@@ -70,9 +71,8 @@ static void play(const struct subject *subject, const char *where, struct sample
         samples_add(ns, p->took_ns[i]);
 }
 
-/* The median with its goal, and beside it the 99th percentile. */
-static void report_handover(const char *what, const char *what_p99, struct row goal,
-                            struct samples *ns, struct samples *peer_ns)
+void report_handover(const char *what, const char *what_p99, struct row goal, struct samples *ns,
+                     struct samples *peer_ns)
 {
     double our = samples_quantile(ns, 0.5), its = samples_quantile(peer_ns, 0.5);
     goal.what = what;
@@ -99,7 +99,7 @@ void bench_handover(const struct bench_env *env)
     struct samples ns[N] = {0};
     for (int block = 0; block < bench_amount(env, 40); block++)
         for (int i = 0; i < N; i++)
-            play(subjects[i], where[i], &ns[i]);
+            play(subjects[i], where[i], 0, &ns[i]);
     report_handover("hand-over, file: vs flock", "hand-over, file: vs flock, p99",
                     (struct row){.goal = GOAL_AT_MOST, .limit = 3}, &ns[OURS_FILE], &ns[FLOCK]);
     report_handover("hand-over, sqlite: vs flock", "hand-over, sqlite: vs flock, p99",

@@ -1,4 +1,7 @@
-/* bench [--quick] --holdfast PROGRAM --dir DIR [--node SCRIPT] [FILTER]: called by bench/run. */
+/*
+ * bench [--quick] --holdfast PROGRAM --dir DIR --postgres SCRIPT [--node SCRIPT] [FILTER]: called by
+ * bench/run, which also stops the PostgreSQL that was started here.
+ */
 #include <err.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -12,6 +15,7 @@
 static const struct {
     const char *name;
     bench_fn *fn;
+    bool postgres; /* needs a server */
 } benchmarks[] = {
     {"run", bench_run_command},
     {"pairs-sqlite", bench_pairs_sqlite},
@@ -23,7 +27,14 @@ static const struct {
     {"waiters", bench_waiters},
     {"takeover", bench_takeover},
     {"memory", bench_memory},
-    {"http", bench_http},
+    {"http", bench_http, false},
+    {"pg-pairs", bench_pg_pairs, true},
+    {"pg-seed", bench_pg_seed, true},
+    {"pg-batch", bench_pg_batch, true},
+    {"pg-handover", bench_pg_handover, true},
+    {"pg-hot", bench_pg_hot, true},
+    {"pg-names", bench_pg_names, true},
+    {"pg-snapshot", bench_pg_snapshot, true},
 };
 
 int bench_amount(const struct bench_env *env, int full)
@@ -60,6 +71,17 @@ static bool run_apart(size_t i, const struct bench_env *env)
     return false;
 }
 
+/* The first benchmark that needs a server starts it; bench/run stops it. */
+static void start_postgres(const struct bench_env *env)
+{
+    static bool started;
+    if (started)
+        return;
+    const char *const argv[] = {env->postgres, "start", env->dir, NULL};
+    spawn_wait(spawn_start(argv, -1));
+    started = true;
+}
+
 static void print_stamp(void)
 {
     printf("%lld\n", (long long)bench_now_ns());
@@ -69,9 +91,13 @@ static void print_stamp(void)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"quick", no_argument, NULL, 'q'},     {"holdfast", required_argument, NULL, 'h'},
-        {"dir", required_argument, NULL, 'd'}, {"node", required_argument, NULL, 'n'},
-        {"stamp", no_argument, NULL, 's'},     {0},
+        {"quick", no_argument, NULL, 'q'},
+        {"holdfast", required_argument, NULL, 'h'},
+        {"dir", required_argument, NULL, 'd'},
+        {"node", required_argument, NULL, 'n'},
+        {"stamp", no_argument, NULL, 's'},
+        {"postgres", required_argument, NULL, 'p'},
+        {0},
     };
     struct bench_env env = {.self = argv[0]};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
@@ -88,20 +114,27 @@ int main(int argc, char **argv)
         case 'n':
             env.node = optarg;
             break;
+        case 'p':
+            env.postgres = optarg;
+            break;
         case 's':
             print_stamp();
             return 0;
         default:
             return 64;
         }
-    if (!env.holdfast || !env.dir)
+    if (!env.holdfast || !env.dir || !env.postgres)
         errx(64, "usage: bench/run BUILD-DIR [--quick] [FILTER]");
     const char *filter = optind < argc ? argv[optind] : "";
     bool all_measured = true;
     report_begin(&env);
-    for (size_t i = 0; i < sizeof benchmarks / sizeof *benchmarks; i++)
-        if (strstr(benchmarks[i].name, filter))
-            all_measured &= run_apart(i, &env);
+    for (size_t i = 0; i < sizeof benchmarks / sizeof *benchmarks; i++) {
+        if (!strstr(benchmarks[i].name, filter))
+            continue;
+        if (benchmarks[i].postgres)
+            start_postgres(&env);
+        all_measured &= run_apart(i, &env);
+    }
     report_end();
     return all_measured ? 0 : 1;
 }

@@ -81,6 +81,17 @@ void report_row(const struct row *row)
     fflush(stdout);
 }
 
+void report_pairs(const char *what, struct contestant *our, struct contestant *peer, double limit)
+{
+    struct row row = {.what = what,
+                      .ratio = bench_paired_ratio(&our->per_second, &peer->per_second),
+                      .goal = limit > 0 ? GOAL_AT_LEAST : GOAL_NONE,
+                      .limit = limit};
+    format_rates(&our->per_second, row.ours, sizeof row.ours);
+    format_rates(&peer->per_second, row.peer, sizeof row.peer);
+    report_row(&row);
+}
+
 void report_end(void)
 {
     char load[64];

@@ -86,6 +86,73 @@ static void close_ours(void *state)
 const struct subject ours = {open_ours, take_ours, give_ours, close_ours};
 const struct subject ours_waiting = {open_ours, take_ours_waiting, give_ours, close_ours};
 
+/* ---- ours, many at once ---------------------------------------------------------------------- */
+
+enum { HUNDRED = 100 };
+
+struct many {
+    struct hf *hf;
+    char names[HUNDRED][48], tokens[HUNDRED][HF_UUID_LEN + 1];
+    struct hf_request requests[HUNDRED];
+    struct hf_answer answers[HUNDRED];
+};
+
+static void *open_many(const char *url)
+{
+    struct many *m = allocate(sizeof *m);
+    struct hf_error error;
+    if (hf_open(url, &m->hf, &error) < 0)
+        errx(1, "%s", error.message);
+    return m;
+}
+
+static void apply_many(struct many *m)
+{
+    struct hf_error error;
+    if (hf_apply(m->hf, m->requests, HUNDRED, m->answers, &error) < 0)
+        errx(1, "%s", error.message);
+    for (int i = 0; i < HUNDRED; i++)
+        if (m->answers[i].code < 0)
+            errx(1, "%s: %s", m->names[i], hf_code_meaning(m->answers[i].code));
+}
+
+static void take_many(void *state, const char *name)
+{
+    struct many *m = state;
+    for (int i = 0; i < HUNDRED; i++) {
+        snprintf(m->names[i], sizeof m->names[i], "%s-%d", name, i);
+        hf_token(m->tokens[i]);
+        m->requests[i] = (struct hf_request){.op = HF_OP_ACQUIRE,
+                                             .name = m->names[i],
+                                             .token = m->tokens[i],
+                                             .ttl_ms = HF_TTL_DEFAULT_MS,
+                                             .owner = "bench"};
+    }
+    apply_many(m);
+}
+
+static void give_many(void *state, const char *name)
+{
+    (void)name;
+    struct many *m = state;
+    for (int i = 0; i < HUNDRED; i++)
+        m->requests[i] = (struct hf_request){.op = HF_OP_RELEASE,
+                                             .name = m->names[i],
+                                             .token = m->tokens[i],
+                                             .fence = m->answers[i].lease.fence,
+                                             .owner = "bench"};
+    apply_many(m);
+}
+
+static void close_many(void *state)
+{
+    struct many *m = state;
+    hf_close(m->hf);
+    free(m);
+}
+
+const struct subject ours_hundred = {open_many, take_many, give_many, close_many};
+
 /* ---- bare SQLite: the two statements that a lock needs, and nothing else -------------------- */
 
 struct bare_db {

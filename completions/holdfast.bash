@@ -74,7 +74,7 @@ _holdfast()
     case $prev in
         --pid) mapfile -t COMPREPLY < <(compgen -W "$(ps -eo pid= 2>/dev/null)" -- "$cur") ; return ;;
         --once-per) mapfile -t COMPREPLY < <(compgen -W 'hour day' -- "$cur") ; return ;;
-        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: http:' -- "$cur") ; return ;;
+        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres:// http:' -- "$cur") ; return ;;
         --log-format) mapfile -t COMPREPLY < <(compgen -W 'text json' -- "$cur") ; return ;;
         --tls-cert|--tls-key) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --name) mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_names)" -- "$cur") ; return ;;

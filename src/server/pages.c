@@ -1,8 +1,7 @@
 /* What is not about locks: probes, the API's description, a page for people. */
-#include <string.h>
-
-#include "openapi.h"
 #include "server.h"
+
+extern const char openapi_json[]; /* openapi.json, by scripts/embed */
 
 void get_health(struct request *req)
 {
@@ -34,7 +33,7 @@ void get_ready(struct request *req)
 
 void get_openapi(struct request *req)
 {
-    hf_buf_add(&req->answer, openapi_json, openapi_json_size);
+    hf_buf_puts(&req->answer, openapi_json);
     request_answer(req, 200);
 }
 

@@ -9,10 +9,11 @@
  * The seed is printed first; a failing one replays exactly. The store must be empty.
  *
  * Time: this program is linked with --wrap of the two clocks, so that the stores of one machine run
- * on the same virtual clock as the model, and a history jumps right onto the edge of a lease. An
- * engine with a clock of its own is played in real time (--real-clock): nothing is asked near an
- * edge, and times are compared with a tolerance. A service is built with the same wrapped clocks
- * (serve_virtual.c), which both read from a file (--clocks).
+ * on the same virtual clock as the model, and a history jumps right onto the edge of a lease. The
+ * clock of an engine that has its own is taken over (engine_clock.h). With --real-clock everything
+ * runs in real time: nothing is asked near an edge, and times are compared with a tolerance.
+ * A service is built with the same wrapped clocks (serve_virtual.c), which both read from a file
+ * (--clocks).
  *
  * That it can fail: `--mutants` plays histories to the store in memory (memory.h) with one mistake
  * planted at a time, and demands that each is caught, and the correct store is not.
@@ -31,6 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine_clock.h"
 #include "history.h"
 #include "memory.h"
 
@@ -73,6 +75,28 @@ static void share_clocks(const char *path)
     close(fd);
 }
 
+static const struct engine_clock *const engine_clocks[] = {&postgres_clock};
+static const struct engine_clock *engine_clock; /* NULL: it has none, or runs on its own */
+
+static void set_engine_clock(void)
+{
+    if (engine_clock)
+        engine_clock->set(clocks[1]);
+}
+
+static void take_engine_clock(void)
+{
+    engine_clock = NULL;
+    for (size_t i = 0; i < sizeof engine_clocks / sizeof *engine_clocks; i++) {
+        size_t n = strlen(engine_clocks[i]->scheme);
+        if (strncmp(h.url, engine_clocks[i]->scheme, n) == 0 && h.url[n] == ':' && !h.real_clock)
+            engine_clock = engine_clocks[i];
+    }
+    if (engine_clock)
+        engine_clock->take(h.url);
+    set_engine_clock();
+}
+
 static bool is_near(int64_t at_ms) { return llabs(at_ms - h.model->now_ms) < EDGE_MS; }
 
 static bool is_near_an_edge(void)
@@ -100,6 +124,8 @@ static void pass_time(int64_t ms)
 {
     if (!h.real_clock) {
         set_clocks(h.model->now_ms + ms);
+        if (ms)
+            set_engine_clock();
         return;
     }
     sleep_ms(ms > 2 * EDGE_MS ? 2 * EDGE_MS : ms);
@@ -124,15 +150,16 @@ static void check_wakes(int name, const char *what)
 {
     for (size_t i = 0; i < h.model->n_wakes; i++) {
         struct actor *a = find_actor(name, &h.model->wakes[i]);
-        if (!a || a->wake_fd < 0)
-            continue;
+        if (!a || a->wake_fd < 0 || a->moved_step == h.step)
+            continue; /* one that moved in this batch may still have been told where it was before */
         struct pollfd fd = {.fd = a->wake_fd, .events = POLLIN};
-        if (poll(&fd, 1, h.real_clock ? 10000 : 1000) != 1)
+        if (poll(&fd, 1, WAKE_MS) != 1)
             give_up(what, "the waiter that was granted the lock was not woken");
         unwatch(a, names[name]);
     }
 }
 
+/* Whoever waits is told through the handle that it last asked with. */
 static void watch_before_asking(struct hf_store *store, const struct hf_request *req, int name)
 {
     struct hf_error error;
@@ -140,8 +167,10 @@ static void watch_before_asking(struct hf_store *store, const struct hf_request 
         return;
     struct hf_lock_id id = hf_lock_id_of(req->token);
     struct actor *a = find_actor(name, &id);
-    if (!a || a->wake_fd >= 0)
+    if (!a || (a->wake_fd >= 0 && a->watched_on == store))
         return;
+    a->moved_step = a->wake_fd >= 0 ? h.step : 0;
+    unwatch(a, req->name);
     if (store->ops->watch(store, req->name, &a->id, &a->wake_fd, &error) < 0)
         give_up("watch", error.message);
     a->watched_on = store;
@@ -483,6 +512,7 @@ static void begin_history(void)
     h.random = h.seed;
     for (int i = 0; i < HANDLES; i++)
         h.handles[i] = open_store();
+    take_engine_clock();
     for (int i = 0; i < PROCESSES; i++)
         h.processes[i] = start_process();
     h.has_executions = keeps_executions();
@@ -498,6 +528,8 @@ static void end_history(void)
             unwatch(&h.actors[name][i], names[name]);
     for (int i = 0; i < HANDLES; i++)
         h.handles[i]->ops->close(h.handles[i]);
+    if (engine_clock)
+        engine_clock->give_back();
     kill_processes();
     model_free(h.model);
 }
