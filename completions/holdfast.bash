@@ -85,7 +85,7 @@ _holdfast()
         --state) mapfile -t COMPREPLY < <(compgen -W 'PENDING RUNNING SUCCESS FAILED ABORTED' -- "$cur") ; return ;;
         --config|--input) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --once-per) mapfile -t COMPREPLY < <(compgen -W 'hour day' -- "$cur") ; return ;;
-        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file:' -- "$cur") ; return ;;
+        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres://' -- "$cur") ; return ;;
         --name) mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_names)" -- "$cur") ; return ;;
     esac
     _holdfast_takes_value "$prev" && return

@@ -257,7 +257,7 @@ HF_API const char *hf_lock_state_name(enum hf_lock_state state);
 struct hf;
 
 /*
- * Open a store by URL: sqlite:PATH, file:DIR, ... NULL means $HOLDFAST_STORE, else the default
+ * Open a store by URL: sqlite:PATH, file:DIR, postgres://... NULL means $HOLDFAST_STORE, else the default
  * sqlite store of this user. Creates it where it does not exist.
  */
 HF_API int hf_open(const char *url, struct hf **ret, struct hf_error *err);
@@ -564,8 +564,17 @@ HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *e
 /* Create or migrate the store's schema. `bump_epoch`: raise every later fence past lost ones. */
 HF_API int hf_init(struct hf *hf, bool bump_epoch, struct hf_error *err);
 
-/* The schema as text, for those who must hand it to somebody; NULL where there is none. */
-HF_API const char *hf_schema(const struct hf *hf);
+/*
+ * The schema of a store as text, for those who must hand it to somebody; nothing is opened. `url` as
+ * for hf_open(). -HF_UNSUPPORTED where the store has none.
+ */
+HF_API int hf_schema(const char *url, const char **ret, struct hf_error *err);
+
+/*
+ * What may break the promise on this store as it is set up: a server that may lose what it has
+ * acknowledged. NULL where nothing is known. Lives as long as the handle.
+ */
+HF_API const char *hf_caution(struct hf *hf);
 
 /* ---- many at once --------------------------------------------------------------------------- */
 

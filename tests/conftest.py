@@ -1,22 +1,27 @@
 """What the tests of the program share: a private store for each test, and nothing left running.
 
-    def test_something(hf):                      # runs twice: on sqlite: and on file:
+    def test_something(hf):                      # runs on each of STORES
         lease = hf.json("acquire", "a")
         assert hf("release", "a", lease["token"]).returncode == 0
         holder = hf.start("run", "a", "--", "sleep", "100")
         poll(lambda: hf.json("status", "a")["state"] == "held")
 
     @pytest.mark.stores("sqlite")                # only there
+    @in_files                                    # only where the store is a file
 """
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from datetime import datetime
 
 import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # for servers and proxy
+from servers import PgBouncer, Postgres, Scratch  # noqa: E402
 
 # Whoever runs the tests in the background may ignore signals; what they start must not inherit that.
 for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -116,7 +121,7 @@ class Holdfast:
         self.tmp_path = tmp_path
         self.mark = f"HOLDFAST_TEST_MARK={uuid.uuid4()}"
         self.children = []
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PG"))}
         self.env.update([self.mark.split("=")], HOLDFAST_STORE=store_url, HOME=str(tmp_path),
                         XDG_STATE_HOME=str(tmp_path / "state"), NO_COLOR="1")
 
@@ -165,10 +170,19 @@ class Holdfast:
                     pipe.close()
 
 
-STORES = {
-    "sqlite": lambda tmp_path: f"sqlite:{tmp_path}/store.db",
-    "file": lambda tmp_path: f"file:{tmp_path}/locks",
-}
+def on_postgres(request):
+    """A database of its own on the server that all tests of this process share."""
+    server = request.getfixturevalue("shared_postgres")
+    database = f"test_{uuid.uuid4().hex[:12]}"
+    yield server.create_database(database)
+    server.drop_database(database)
+
+
+FILE_STORES = {"sqlite": "sqlite:{}/store.db", "file": "file:{}/locks"}
+STORES = {**FILE_STORES, "postgres": on_postgres}
+
+
+in_files = pytest.mark.stores(*FILE_STORES)
 
 
 def pytest_configure(config):
@@ -183,7 +197,10 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def store_url(request, tmp_path):
-    return STORES[request.param](tmp_path)
+    if request.param in FILE_STORES:
+        yield FILE_STORES[request.param].format(tmp_path)
+    else:
+        yield from STORES[request.param](request)
 
 
 @pytest.fixture
@@ -211,3 +228,73 @@ def fill(disk):
     with open(disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError):
         while True:
             filler.write(b"x" * 4096)
+
+
+# ---- servers: see servers.py
+
+
+@pytest.fixture(scope="session")
+def shared_postgres():
+    with Scratch() as scratch:
+        server = Postgres(scratch)
+        server.start()
+        yield server
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Whether the test itself failed, for what its fixtures show at their end."""
+    report = (yield).get_result()
+    if report.when == "call":
+        item.failed = report.failed
+
+
+@pytest.fixture
+def scratch(request):
+    """A place for servers of this test alone; their logs are shown when it fails."""
+    with Scratch() as scratch:
+        yield scratch
+        if getattr(request.node, "failed", True):
+            for server in scratch.servers:
+                print(f"---- {server.name}\n{server.log()[-8000:]}")
+
+
+@pytest.fixture
+def start_postgres(scratch):
+    """start_postgres(**options of Postgres): one of the test's own, to be stopped, killed and cut off."""
+
+    def start(**options):
+        server = Postgres(scratch, **options)
+        server.start()
+        return server
+
+    return start
+
+
+@pytest.fixture
+def start_pgbouncer():
+    """start_pgbouncer(server, **settings); it ends with the server's scratch directory."""
+    bouncers = []
+
+    def start(server, **settings):
+        bouncers.append(PgBouncer(server, **settings))
+        bouncers[-1].start()
+        return bouncers[-1]
+
+    yield start
+    for bouncer in bouncers:
+        bouncer.kill()
+
+
+@pytest.fixture
+def make_holdfast(tmp_path):
+    """make_holdfast(url): the program on this store."""
+    made = []
+
+    def make(url):
+        made.append(Holdfast(url, tmp_path))
+        return made[-1]
+
+    yield make
+    for holdfast in made:
+        holdfast.close()

@@ -188,6 +188,9 @@ int cli_fail(const struct cli *cli, const struct hf_error *err);
 /* Open the store; later calls answer the same handle. 0, or the exit code after complaining. */
 int cli_open(struct cli *cli, struct hf **ret);
 
+/* Say what may break the promise on the store that was opened, unless -q. */
+void cli_warn(const struct cli *cli);
+
 /* Flush stdout: 0, or CLI_EXIT_OUTPUT after complaining. */
 int cli_flush(void);
 

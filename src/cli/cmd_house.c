@@ -3,7 +3,6 @@
 
 #include "announce.h"
 #include "cli.h"
-#include "error.h"
 #include "text.h"
 #include "wire.h"
 
@@ -134,14 +133,12 @@ int cmd_metrics(struct cli *cli, int argc, char **argv)
 
 /* ---- init ----------------------------------------------------------------------------------- */
 
-static int print_schema(const struct cli *cli, const struct hf *hf)
+static int print_schema(const struct cli *cli)
 {
-    const char *schema = hf_schema(hf);
+    const char *schema;
     struct hf_error err;
-    if (!schema) {
-        hf_fail(&err, HF_UNSUPPORTED, "%s has no schema to print", hf_url(hf));
+    if (hf_schema(cli->opts.store_url, &schema, &err) < 0)
         return cli_fail(cli, &err);
-    }
     fputs(schema, stdout);
     return 0;
 }
@@ -152,11 +149,12 @@ int cmd_init(struct cli *cli, int argc, char **argv)
     bool bump = cli->opts.bump_epoch;
     struct hf *hf;
     struct hf_error err;
+    if (cli->opts.print_schema)
+        return print_schema(cli);
     int code = cli_open(cli, &hf);
     if (code)
         return code;
-    if (cli->opts.print_schema)
-        return print_schema(cli, hf);
+    cli_warn(cli);
     if (hf_init(hf, bump, &err) < 0)
         return cli_fail(cli, &err);
     const char *url = hf_url(hf);

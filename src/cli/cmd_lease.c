@@ -59,6 +59,7 @@ int cmd_acquire(struct cli *cli, int argc, char **argv)
     int code = cli_open(cli, &hf);
     if (code)
         return code;
+    cli_warn(cli);
     int r = acquire(cli, hf, argv[0], &lease, &err);
     if (r == -HF_CANCELLED)
         cli_die_of_signal();

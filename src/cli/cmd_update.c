@@ -13,6 +13,7 @@
 #include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include "text.h"
 
 enum { CHUNK = 65536 };
+#define RANDOM_END "-XXXXXX" /* of a temporary file whose own name is taken */
 
 struct update {
     char path[PATH_MAX]; /* FILE's own, not that of a link to it */
@@ -86,6 +88,72 @@ static int choose_name(const struct cli *cli, const struct update *u, char *ret,
     return CLI_EXIT_DATA;
 }
 
+/* ---- the file beside it --------------------------------------------------------------------- */
+
+/*
+ * FILE has one name for it, so that the next update finds what a killed one has left. Whoever writes
+ * to it has a kernel lock on it, which a dead one has not: an update under another name (--name) of
+ * the same FILE may be alive.
+ */
+
+static int name_temp(struct update *u)
+{
+    uint8_t digest[SHA256_DIGEST_LENGTH];
+    uint64_t tag;
+    SHA2_CTX ctx;
+    SHA256Init(&ctx);
+    SHA256Update(&ctx, (const uint8_t *)u->path, strlen(u->path));
+    SHA256Final(digest, &ctx);
+    memcpy(&tag, digest, sizeof tag);
+    memcpy(u->directory, u->path, sizeof u->directory);
+    char *slash = strrchr(u->directory, '/');
+    slash[slash == u->directory] = '\0';
+    int n = snprintf(u->temp_path, sizeof u->temp_path, "%s/.holdfast-update-%016llx",
+                     slash == u->directory ? "" : u->directory, (unsigned long long)tag);
+    return n < (int)(sizeof u->temp_path - sizeof RANDOM_END) ? 0 : ENAMETOOLONG;
+}
+
+static bool is_there(const char *path, const struct stat *st)
+{
+    struct stat now;
+    return lstat(path, &now) == 0 && now.st_dev == st->st_dev && now.st_ino == st->st_ino;
+}
+
+/* Of somebody who is dead: gone then. Nothing else is touched. */
+static void remove_leftover(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        is_there(path, &st))
+        unlink(path);
+    close(fd);
+}
+
+/* The temporary file, new, empty, 0600 and locked; or -1. */
+static int open_temp(struct update *u)
+{
+    enum { TRIES = 3 };
+    for (int i = 0; i < TRIES; i++) {
+        struct stat st;
+        int fd = open(u->temp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST)
+            return -1;
+        if (fd < 0) {
+            remove_leftover(u->temp_path);
+            continue;
+        }
+        /* Until it was locked, it may have been taken for a leftover. */
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 && is_there(u->temp_path, &st))
+            return fd;
+        close(fd);
+    }
+    strcat(u->temp_path, RANDOM_END);
+    return mkostemp(u->temp_path, O_CLOEXEC);
+}
+
 /* ---- while the lease is held ---------------------------------------------------------------- */
 
 /* FILE as it is now, and an empty file beside it. */
@@ -101,21 +169,13 @@ static int begin(void *arg)
     }
     if (u->existed && access(u->path, R_OK) < 0)
         return fail_file("read", u->path, errno);
-    memcpy(u->directory, u->path, sizeof u->directory);
-    char *slash = strrchr(u->directory, '/');
-    slash[slash == u->directory] = '\0';
-    if ((size_t)snprintf(u->temp_path, sizeof u->temp_path, "%s/.holdfast-update-XXXXXX",
-                         slash == u->directory ? "" : u->directory) >= sizeof u->temp_path) {
-        u->temp_path[0] = '\0';
-        return fail_file("write beside", u->path, ENAMETOOLONG);
-    }
-    u->temp_fd = mkostemp(u->temp_path, O_CLOEXEC); /* exclusive, 0600 */
-    if (u->temp_fd < 0) {
-        int saved_errno = errno;
-        u->temp_path[0] = '\0';
-        return fail_file("write beside", u->path, saved_errno);
-    }
-    return 0;
+    int failed = name_temp(u);
+    if (!failed && (u->temp_fd = open_temp(u)) < 0)
+        failed = errno;
+    if (!failed)
+        return 0;
+    u->temp_path[0] = '\0';
+    return fail_file("write beside", u->path, failed);
 }
 
 static int write_all(int fd, const char *bytes, size_t n)
@@ -275,6 +335,7 @@ static int commit(void *arg, struct hf *hf, const struct hf_lease *lease)
     if (rename(u->temp_path, u->path) < 0)
         return fail_file("replace", u->path, errno);
     u->temp_path[0] = '\0';
+    flock(u->temp_fd, LOCK_UN); /* it is FILE now, which others may want to lock */
     return sync_directory(u);
 }
 

@@ -363,9 +363,10 @@ static int hold_prepared(struct holding *h)
 {
     struct hf_lease lease;
     int code = cli_open(h->cli, &h->hf);
-    if (code == 0 && take(h, &lease, &code))
-        code = run_held(h, &lease);
-    return code;
+    if (code)
+        return code;
+    cli_warn(h->cli);
+    return take(h, &lease, &code) ? run_held(h, &lease) : code;
 }
 
 /*

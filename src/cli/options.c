@@ -83,7 +83,7 @@ const struct cli_option cli_option_table[] = {
     {0, "bump-epoch", NULL, CLI_INIT, CLI_FLAG, AT(bump_epoch), 0, 0,
      "raise every later fence past those that a restored backup may have lost"},
     {0, "store", "URL", CLI_ALL, CLI_TEXT, AT(store_url), 1, INT_MAX,
-     "sqlite:PATH or file:DIR ($HOLDFAST_STORE, else this user's sqlite store)"},
+     "sqlite:PATH, file:DIR or postgres://... ($HOLDFAST_STORE, else this user's sqlite store)"},
     {0, "json", NULL, CLI_ALL, CLI_FLAG, AT(json), 0, 0, "print JSON: one object per line"},
     {'q', "quiet", NULL, CLI_ALL, CLI_FLAG, AT(quiet), 0, 0,
      "print only what was asked for, and errors; not that a lock is held"},

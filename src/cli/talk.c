@@ -87,6 +87,13 @@ int cli_open(struct cli *cli, struct hf **ret)
     return 0;
 }
 
+void cli_warn(const struct cli *cli)
+{
+    const char *caution = hf_caution(cli->hf);
+    if (caution && !cli->opts.quiet)
+        cli_complain("warning: %s: %s", hf_url(cli->hf), caution);
+}
+
 /* ---- results -------------------------------------------------------------------------------- */
 
 static bool has_colour(void)

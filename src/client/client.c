@@ -403,7 +403,12 @@ int hf_init(struct hf *hf, bool bump_epoch, struct hf_error *err)
     return r < 0 ? r : hf->store->ops->init(hf->store, bump_epoch, err);
 }
 
-const char *hf_schema(const struct hf *hf)
+int hf_schema(const char *url, const char **ret, struct hf_error *err)
 {
-    return hf->store->ops->schema ? hf->store->ops->schema() : NULL;
+    return hf_store_schema(url, ret, err);
+}
+
+const char *hf_caution(struct hf *hf)
+{
+    return hf->store->ops->caution ? hf->store->ops->caution(hf->store) : NULL;
 }

@@ -33,9 +33,9 @@ struct hf_wait {
     struct hf_request req;
     char name[HF_NAME_MAX + 1], owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1];
     char token[HF_UUID_LEN + 1], key[HF_KEY_MAX + 1], execution_id[HF_UUID_LEN + 1];
-    bool own_token; /* made by us: a new one may be made when it is spent */
-    struct hf_lock_id id;
-    int64_t until_ms; /* INT64_MAX: for ever */
+    bool own_token;       /* made by us: a new one may be made when it is spent */
+    struct hf_lock_id id; /* of the token, once we are watching */
+    int64_t until_ms;     /* INT64_MAX: for ever */
     int cancel_fd;
     struct hf_execution execution; /* of the last answer */
     bool over, queued, watching;   /* queued: there may be something to withdraw */
@@ -49,12 +49,6 @@ struct hf_wait {
 };
 
 /* ---- the request ---------------------------------------------------------------------------- */
-
-static void new_token(struct hf_wait *w)
-{
-    hf_token(w->token);
-    w->id = hf_lock_id_of(w->token);
-}
 
 static int copy_checked(char *to, size_t size, const char *what, const char *from,
                         struct hf_error *err)
@@ -89,7 +83,6 @@ static int make_request(struct hf_wait *w, const char *name, const struct hf_acq
     w->own_token = !o->token;
     if (w->own_token)
         hf_token(w->token);
-    w->id = hf_lock_id_of(w->token);
     w->req = (struct hf_request){.op = HF_OP_ACQUIRE,
                                  .name = w->name,
                                  .token = w->token,
@@ -151,7 +144,7 @@ static int ask(struct hf_wait *w, struct hf_answer *answer, struct hf_lease *ret
     if (r == -HF_LOST && w->own_token && w->queued) {
         /* We slept through an offer; its token is spent. Start again at the end of the queue. */
         w->watching = false;
-        new_token(w);
+        hf_token(w->token);
         r = hf_ask_store(w->hf, &w->req, answer, &sent_ms, err);
     }
     if (r >= 0) {
@@ -227,11 +220,23 @@ static int64_t jitter_ms(int64_t ms)
     return ms / 2 + (int64_t)(random % (uint32_t)(ms / 2 + 1));
 }
 
+/* Nobody will wake us: there is no watch, or the holder is a foreign one. */
+static bool is_blind(const struct hf_wait *w, const struct hf_answer *answer)
+{
+    return w->bed.wake_fd < 0 || answer->holder.fence == 0;
+}
+
+/* How long to sleep where nothing else happens: the blind look the less often the more are ahead. */
+static int64_t poll_ms(const struct hf_wait *w, const struct hf_answer *answer)
+{
+    int64_t ms = is_blind(w, answer) ? BLIND_POLL_MS * (1 + (int64_t)answer->ahead) : POLL_MS;
+    return jitter_ms(ms);
+}
+
 /* Sleep until the next moment at which the answer may differ without anybody telling us. */
 static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool dead_ahead)
 {
-    bool blind = w->bed.wake_fd < 0 || answer->holder.fence == 0;
-    int64_t in_ms = jitter_ms(blind ? BLIND_POLL_MS : POLL_MS);
+    int64_t in_ms = poll_ms(w, answer);
     /* It is ours for the asking, or the next of the dead can be seen. Where somebody is ahead, that
      * one lives and is concerned first, whoever may be dead in between. */
     if (dead_ahead && answer->ahead == 0)
@@ -301,6 +306,7 @@ static int watch_store(struct hf_wait *w, struct hf_error *err)
 {
     const struct hf_store_ops *ops = w->hf->store->ops;
     struct bed *b = &w->bed;
+    w->id = hf_lock_id_of(w->token);
     if (b->wake_fd >= 0 && ops->rewatch && ops->rewatch(w->hf->store, &b->wake_id, &w->id) >= 0) {
         b->wake_id = w->id;
         return 0;
@@ -340,7 +346,7 @@ static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error 
         return wait_out(w, r, err);
     w->trouble_since_ms = 0;
     if (r == -HF_HELD && w->queued)
-        set_timer(w, &answer, watch_ahead(w));
+        set_timer(w, &answer, !is_blind(w, &answer) && watch_ahead(w));
     return r;
 }
 

@@ -85,10 +85,9 @@ static int parse_params(const char *query, struct hf_url *url, struct hf_error *
     return 0;
 }
 
-/* The value of every parameter whose name ends in "password" becomes ***. */
-static void redact_params(char *shown, size_t size)
+/* The value of every parameter whose name ends so becomes ***. */
+static void redact_param(const char *key, char *shown, size_t size)
 {
-    static const char key[] = "password=";
     char rest[HF_URL_MAX];
     for (char *at = shown; (at = strstr(at, key));) {
         at += strlen(key);
@@ -109,7 +108,8 @@ static void redact(const char *whole, char *shown, size_t size)
         snprintf(shown, size, "%.*s***%s", (int)(colon + 1 - whole), whole, at);
     else
         snprintf(shown, size, "%s", whole);
-    redact_params(shown, size);
+    redact_param("password=", shown, size);
+    redact_param("listen=", shown, size); /* another URL, which may have one inside */
 }
 
 int hf_url_parse(const char *text, struct hf_url *ret, struct hf_error *err)

@@ -4,7 +4,7 @@
 
 #include "holdfast.h"
 
-enum { HF_URL_MAX = 4096, HF_URL_PARAMS_MAX = 8 };
+enum { HF_URL_MAX = 4096, HF_URL_PARAMS_MAX = 16 };
 
 struct hf_url {
     char whole[HF_URL_MAX];
@@ -13,7 +13,7 @@ struct hf_url {
     char path[HF_URL_MAX]; /* sqlite:, file: what follows the colon, percent-decoded, no query */
     struct {
         char key[32];
-        char value[256];
+        char value[1024];
     } params[HF_URL_PARAMS_MAX];
     size_t n_params;
 };

@@ -8,6 +8,7 @@
 static const struct hf_store_ops *const stores[] = {
     &hf_sqlite_store,
     &hf_file_store,
+    &hf_postgres_store,
 };
 
 enum { N_STORES = sizeof stores / sizeof *stores };
@@ -22,22 +23,47 @@ static int unknown_scheme(const struct hf_url *url, struct hf_error *err)
     return hf_fail(err, HF_INVALID, "there is no store '%s:'; known are %s", url->scheme, forms);
 }
 
-int hf_store_open(const char *url_text, struct hf_store **ret, struct hf_error *err)
+/* The store of this URL, which is parsed into `ret_url`. */
+static int find(const char *url_text, struct hf_url *ret_url, const struct hf_store_ops **ret,
+                struct hf_error *err)
 {
-    struct hf_url url;
-    int r = hf_url_parse(url_text, &url, err);
+    int r = hf_url_parse(url_text, ret_url, err);
     if (r < 0)
         return r;
     for (size_t i = 0; i < N_STORES; i++) {
-        struct hf_store *store;
-        if (strcmp(stores[i]->scheme, url.scheme) != 0)
+        const char *alias = stores[i]->alias;
+        if (strcmp(stores[i]->scheme, ret_url->scheme) != 0 &&
+            (!alias || strcmp(alias, ret_url->scheme) != 0))
             continue;
-        if ((r = stores[i]->open(&url, &store, err)) < 0)
-            return r;
-        store->ops = stores[i];
-        memcpy(store->shown_url, url.shown, sizeof store->shown_url);
-        *ret = store;
+        *ret = stores[i];
         return 0;
     }
-    return unknown_scheme(&url, err);
+    return unknown_scheme(ret_url, err);
+}
+
+int hf_store_open(const char *url_text, struct hf_store **ret, struct hf_error *err)
+{
+    struct hf_url url;
+    const struct hf_store_ops *ops;
+    struct hf_store *store;
+    int r = find(url_text, &url, &ops, err);
+    if (r < 0 || (r = ops->open(&url, &store, err)) < 0)
+        return r;
+    store->ops = ops;
+    memcpy(store->shown_url, url.shown, sizeof store->shown_url);
+    *ret = store;
+    return 0;
+}
+
+int hf_store_schema(const char *url_text, const char **ret, struct hf_error *err)
+{
+    struct hf_url url;
+    const struct hf_store_ops *ops;
+    int r = find(url_text, &url, &ops, err);
+    if (r < 0)
+        return r;
+    if (!ops->schema)
+        return hf_fail(err, HF_UNSUPPORTED, "%s has no schema to print", url.shown);
+    *ret = ops->schema();
+    return 0;
 }

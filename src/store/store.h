@@ -27,7 +27,8 @@ struct hf_due {
 
 struct hf_store_ops {
     const char *scheme;
-    const char *form; /* "sqlite:PATH": how its URL looks, for error texts */
+    const char *alias; /* another name of the scheme, or NULL */
+    const char *form;  /* "sqlite:PATH": how its URL looks, for error texts */
 
     /* Open, creating what is missing. It begins with a struct hf_store, filled by the caller. */
     int (*open)(const struct hf_url *url, struct hf_store **ret, struct hf_error *err);
@@ -67,6 +68,9 @@ struct hf_store_ops {
     int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
     const char *(*schema)(void); /* NULL: nothing to print */
 
+    /* What may break the promise as the engine is set up; answers NULL where nothing does. */
+    const char *(*caution)(struct hf_store *store);
+
     /*
      * A descriptor that becomes readable when the waiter `id` may have been granted NAME. Opened
      * before the waiter asks, so that no wake-up is lost. -1 where the engine can't tell: then the
@@ -90,7 +94,11 @@ struct hf_store_ops {
 
 int hf_store_open(const char *url, struct hf_store **ret, struct hf_error *err);
 
+/* The schema of this URL's store, without opening it. */
+int hf_store_schema(const char *url, const char **ret, struct hf_error *err);
+
 extern const struct hf_store_ops hf_sqlite_store;
 extern const struct hf_store_ops hf_file_store;
+extern const struct hf_store_ops hf_postgres_store;
 
 #endif

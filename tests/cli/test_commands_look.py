@@ -232,7 +232,7 @@ def test_init(hf):
     assert hf.ok("-q", "init") == ""
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_init_prints_the_schema(hf):
     assert "CREATE TABLE" in hf.ok("init", "--print")
 

@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from conftest import poll
+from conftest import in_files, poll
 
 USAGE, DATA, UNAVAILABLE, FORBIDDEN = 64, 65, 69, 77
 GOOD_TOKEN = "00000000-0000-4000-8000-000000000000"
@@ -121,6 +121,7 @@ def test_a_bad_name_is_bad_data_as_an_option_too(hf):
     refused(hf, DATA, "--name: the name has a control character in it", "events", "--name", "a\nb")
 
 
+@in_files
 def test_names_that_could_leave_the_store_do_not(hf):
     for name in ("../../escape", "a/../../b", "/etc/passwd", ".", "..", "a.lock", "x" * 200, "é" * 100):
         token = hf.ok("acquire", name)
@@ -165,6 +166,7 @@ def test_a_password_is_not_shown(hf):
     assert done.returncode == DATA and "sesame" not in done.stderr
 
 
+@in_files
 def test_a_directory_that_can_not_be_made(hf):
     blocker = hf.tmp_path / "blocker"
     blocker.write_text("not a directory")
@@ -178,6 +180,7 @@ def as_another_user():
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
 
 
+@in_files
 def test_a_directory_that_may_not_be_written(hf):
     with tempfile.TemporaryDirectory() as place:  # pytest's own directories are closed to others
         os.chmod(place, 0o755)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import TTL_S, expect_renewals, marked_processes, poll
+from conftest import TTL_S, expect_renewals, in_files, marked_processes, poll
 
 
 def sh(script):
@@ -111,6 +111,7 @@ def test_the_environment_tells_the_command_its_lease(hf):
     assert "HOLDFAST_KEY" not in env and "HOLDFAST_EXECUTION" not in env
 
 
+@in_files
 def test_the_command_can_use_its_lease_from_any_directory(hf, tmp_path):
     where = tmp_path / "50% off?"
     where.mkdir()
@@ -327,7 +328,7 @@ def test_what_keeps_forking_and_exiting_is_caught(hf):
 # ---- once ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_once_runs_only_until_it_has_succeeded(hf, tmp_path):
     count = tmp_path / "count"
     script = f"echo $HOLDFAST_KEY >> {count}; [ $(wc -l < {count}) -ge 2 ]"
@@ -341,7 +342,7 @@ def test_once_runs_only_until_it_has_succeeded(hf, tmp_path):
     assert count.read_text() == "k\nk\n"
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_once_tells_the_command_its_execution(hf):
     out = hf.ok("run", "--once", "k", "a", "--", "env")
     env = dict(line.split("=", 1) for line in out.splitlines() if line.startswith("HOLDFAST_"))
@@ -349,7 +350,7 @@ def test_once_tells_the_command_its_execution(hf):
     assert (env["HOLDFAST_KEY"], env["HOLDFAST_WORKFLOW"], env["HOLDFAST_ATTEMPT"]) == ("k", "a", "1")
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 def test_once_per_uses_the_local_calendar(hf):
     key = hf.ok("run", "--once-per", "day", "a", *sh("echo $HOLDFAST_KEY"), env={"TZ": "UTC-14"})
     assert re.fullmatch(r"day:\d{4}-\d\d-\d\d", key)

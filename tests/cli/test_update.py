@@ -205,6 +205,63 @@ def test_a_full_disk_changes_nothing(hf, tmp_path):
         subprocess.run(["umount", where], check=True)
 
 
+def start_update(hf, index, *options, go="/nonexistent"):
+    """One whose command has begun and goes on when `go` exists."""
+    script = f"cat; echo on >&2; until test -e {go}; do sleep 0.05; done; echo new"
+    started = hf.start("update", *options, index, "-c", script)
+    assert started.stderr.readline() == "on\n"
+    return started
+
+
+def test_what_a_killed_update_left_is_removed_by_the_next_one(hf, index):
+    (index.parent / "other").write_text("old\n")
+    for path in (index, index.parent / "other"):
+        killed = start_update(hf, path)
+        killed.kill()
+        killed.wait()
+    assert len(litter(index)) == 3  # the other file, and what is left of both
+    hf.ok("update", index, "--", "tr", "a-z", "A-Z")
+    assert index.read_text() == "OLD\n"
+    assert len(litter(index)) == 2
+    hf.ok("update", index.parent / "other", "--", "cat")
+    assert litter(index) == ["other"]
+
+
+def test_what_an_update_under_another_lock_is_writing_is_left_alone(hf, index, tmp_path):
+    go = tmp_path / "go"
+    slow = start_update(hf, index, "--name", "mine", go=go)
+    writing = litter(index)
+    assert len(writing) == 1
+    done = hf("update", index, "--", "false")
+    assert done.returncode == 1
+    assert litter(index) == writing
+    go.touch()
+    assert slow.wait() == 0
+    assert index.read_text() == "old\nnew\n"
+    assert litter(index) == []
+
+
+def test_what_only_looks_like_a_leftover_is_left_alone(hf, index, tmp_path):
+    killed = start_update(hf, index)
+    killed.kill()
+    killed.wait()
+    left = index.parent / litter(index)[0]
+    target = tmp_path / "target"
+    target.write_text("theirs")
+    left.unlink()
+    left.symlink_to(target)
+    hf.ok("update", index, "--", "tr", "a-z", "A-Z")
+    assert index.read_text() == "OLD\n" and not index.is_symlink()
+    assert target.read_text() == "theirs" and left.is_symlink()
+
+
+def test_another_hard_link_keeps_the_old_content(hf, index, tmp_path):
+    other = tmp_path / "other"
+    os.link(index, other)
+    hf.ok("update", index, "--", "tr", "a-z", "A-Z")
+    assert (index.read_text(), other.read_text()) == ("OLD\n", "old\n")
+
+
 def test_what_is_no_regular_file_is_refused(hf, index, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (index.parent, tmp_path / "fifo", "/dev/null"):

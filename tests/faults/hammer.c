@@ -3,6 +3,7 @@
  *
  *     hammer count NAME COUNTER LOG N     N times: take NAME, raise the number in COUNTER, note
  *                                         "number fence takeover" in LOG, give NAME back
+ *     hammer endure NAME COUNTER LOG N    the same, asking again for as long as the store is away
  *     hammer talk                         one command per line of stdin, one answer per line
  *
  * The store is $HOLDFAST_STORE. Commands of talk:
@@ -10,6 +11,7 @@
  *     extend | release | guard                      of what was acquired last
  *     keep | lost                                   start a keeper; has it lost the lease?
  *     status NAME
+ *     waits NAME N                                  N waits for NAME at once, all on this handle
  */
 #include <err.h>
 #include <errno.h>
@@ -27,6 +29,7 @@ static struct hf *hf;
 static struct hf_error error;
 static struct hf_lease lease;
 static struct hf_keeper *keeper;
+static bool endures;
 
 static void bind_to_us(struct hf_acquire_options *options)
 {
@@ -52,6 +55,35 @@ static long raise_counter(const char *path)
     return value;
 }
 
+/* The store is away, not refusing: after a moment the same token may be sent again. */
+static bool is_away(int r)
+{
+    bool away = endures && (r == -HF_UNAVAILABLE || r == -HF_UNKNOWN);
+    if (away)
+        usleep(20000);
+    return away;
+}
+
+static void take(const char *name, struct hf_acquire_options *options)
+{
+    char token[HF_UUID_LEN + 1];
+    hf_token(token);
+    options->token = endures ? token : NULL;
+    for (int r; (r = hf_acquire(hf, name, options, &lease, &error)) < 0;) {
+        if (endures && r == -HF_LOST)
+            hf_token(token); /* it was granted while we could not hear of it, and has ended */
+        else if (!is_away(r))
+            errx(1, "acquire: %s", error.message);
+    }
+}
+
+static void give_back(void)
+{
+    for (int r; (r = hf_release(hf, &lease, &error)) < 0;)
+        if (!is_away(r))
+            errx(1, "release: %s", error.message);
+}
+
 static int count(const char *name, const char *counter, const char *log, long n)
 {
     struct hf_acquire_options options = HF_ACQUIRE_INIT;
@@ -60,15 +92,13 @@ static int count(const char *name, const char *counter, const char *log, long n)
     bind_to_us(&options);
     for (long i = 0; i < n; i++) {
         char line[64];
-        if (hf_acquire(hf, name, &options, &lease, &error) < 0)
-            errx(1, "acquire: %s", error.message);
+        take(name, &options);
         long value = raise_counter(counter);
         int length = snprintf(line, sizeof line, "%ld %lld %d\n", value, (long long)lease.fence,
                               (int)lease.takeover.reason);
         if (write(log_fd, line, (size_t)length) != length)
             err(1, "%s", log);
-        if (hf_release(hf, &lease, &error) < 0)
-            errx(1, "release: %s", error.message);
+        give_back();
     }
     return 0;
 }
@@ -117,6 +147,23 @@ static void talk_status(const char *line)
     fflush(stdout);
 }
 
+static void talk_waits(const char *line)
+{
+    char name[HF_NAME_MAX + 1];
+    int n, r = 0;
+    struct hf_acquire_options options = HF_ACQUIRE_INIT;
+    struct hf_wait *wait;
+    if (sscanf(line, "waits %200s %d", name, &n) != 2)
+        errx(64, "bad command: %s", line);
+    options.wait_ms = HF_FOREVER;
+    for (int i = 0; i < n && (r == 0 || r == -HF_HELD); i++) {
+        r = hf_wait_start(hf, name, &options, &wait, &error);
+        if (r == 0)
+            r = hf_wait_check(wait, &lease, &error);
+    }
+    say(r);
+}
+
 static int talk(void)
 {
     char line[512];
@@ -126,6 +173,8 @@ static int talk(void)
             talk_acquire(line);
         else if (strncmp(line, "status ", 7) == 0)
             talk_status(line);
+        else if (strncmp(line, "waits ", 6) == 0)
+            talk_waits(line);
         else if (strcmp(line, "extend") == 0)
             say(hf_extend(hf, &lease, 0, &error));
         else if (strcmp(line, "release") == 0)
@@ -147,7 +196,8 @@ int main(int argc, char **argv)
     if (hf_open(NULL, &hf, &error) < 0)
         errx(1, "open: %s", error.message);
     int r = 64;
-    if (argc == 6 && strcmp(argv[1], "count") == 0)
+    endures = argc == 6 && strcmp(argv[1], "endure") == 0;
+    if (endures || (argc == 6 && strcmp(argv[1], "count") == 0))
         r = count(argv[2], argv[3], argv[4], strtol(argv[5], NULL, 10));
     else if (argc == 2 && strcmp(argv[1], "talk") == 0)
         r = talk();

@@ -17,7 +17,8 @@ enum {
     ACTORS = 24, /* per name; the oldest makes room */
     PROCESSES = 4,
     BATCH_MAX = 4,
-    EDGE_MS = 400 /* in real time nothing is asked so near to an edge */
+    EDGE_MS = 400,  /* in real time nothing is asked so near to an edge */
+    WAKE_MS = 10000 /* a wake-up that takes longer never comes */
 };
 
 /* Somebody with a token, alive or long gone. */
@@ -36,6 +37,7 @@ struct actor {
     int process; /* index of the process it is bound to, or -1 */
     int wake_fd;
     struct hf_store *watched_on;
+    int64_t moved_step; /* when it last came to watch on another handle */
 };
 
 /* The whole play; one per process. */
@@ -43,7 +45,7 @@ struct history {
     const char *url;
     uint64_t seed, random;
     int64_t steps;
-    bool real_clock, has_executions, has_all_events;
+    bool real_clock, has_once, has_executions, has_all_events;
     struct model *model;
     struct hf_store *handles[HANDLES];
     struct fences fences[NAMES];

@@ -1,11 +1,17 @@
 /* What the library checks before it asks a store, what a struct's size means, and how it waits for a
  * store that fails. */
+#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "client.h"
 #include "clock.h"
 #include "error.h"
+#include "local.h"
 #include "place.h"
 
 /* ---- a filesystem that tests can choose: this kernel may have no network ones ---------------- */
@@ -131,6 +137,45 @@ static void a_store_on_a_network_filesystem_is_refused(void **state)
     }
 }
 
+/* ---- a store that is kept busy --------------------------------------------------------------- */
+
+_Noreturn static void lock_and_stop(const char *path)
+{
+    int own_fd = open(path, O_RDWR | O_CLOEXEC); /* another description: the lock is the child's */
+    if (own_fd < 0 || flock(own_fd, LOCK_EX) < 0)
+        _exit(1);
+    raise(SIGSTOP);
+    for (;;)
+        pause();
+}
+
+static void who_keeps_a_store_busy_is_named(void **state)
+{
+    const struct place *p = *state;
+    char path[100], blame[HF_BLAME_MAX], wanted[HF_BLAME_MAX];
+    int status;
+    snprintf(path, sizeof path, "%s/file", p->dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    hf_local_blame(fd, blame);
+    assert_non_null(strstr(blame, "(see: lslocks)"));
+    pid_t pid = fork();
+    if (pid == 0)
+        lock_and_stop(path);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+    hf_local_blame(fd, blame);
+    snprintf(wanted, sizeof wanted, "process %d is stopped in the middle of a change; ", (int)pid);
+    assert_memory_equal(blame, wanted, strlen(wanted));
+    kill(pid, SIGCONT);
+    assert_int_equal(waitpid(pid, &status, WCONTINUED), pid);
+    hf_local_blame(fd, blame);
+    snprintf(wanted, sizeof wanted, "process %d has it (state ", (int)pid);
+    assert_memory_equal(blame, wanted, strlen(wanted));
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    close(fd);
+}
+
 /* ---- a store that fails at will -------------------------------------------------------------- */
 
 static const struct hf_store_ops *sound_ops;
@@ -195,7 +240,7 @@ static void who_waits_outlasts_a_store_that_fails(void **state)
     for (int i = 0; i < 2; i++) {
         struct hf_acquire_options opts = waiting(HF_FOREVER);
         struct hf_lease lease;
-        set_fire(state, FIRST_ASKS, 9, codes[i]); /* an unknown is asked for four times */
+        set_fire(state, FIRST_ASKS, 5, codes[i]); /* an unknown is asked for four times at once */
         assert_int_equal(hf_acquire(hf, "a", &opts, &lease, &err), 0);
         assert_int_equal(fault.times, 0);
         assert_true(lease.fence > held.fence);
@@ -233,13 +278,13 @@ static void an_event_loop_sleeps_while_the_store_fails(void **state)
 
 static void a_wait_that_ends_while_the_store_fails_says_so(void **state)
 {
-    struct hf_acquire_options opts = waiting(700);
+    struct hf_acquire_options opts = waiting(8000);
     struct hf_lease lease;
     set_fire(state, FIRST_ASKS, 1000, -HF_UNAVAILABLE);
     assert_int_equal(hf_extend(elsewhere, &held, 200, &err), 0); /* then it looks, and fails */
     int64_t before_ms = hf_clock_boot_ms();
     assert_int_equal(hf_acquire(hf, "a", &opts, &lease, &err), -HF_UNAVAILABLE);
-    assert_true(hf_clock_boot_ms() >= before_ms + 700);
+    assert_true(hf_clock_boot_ms() >= before_ms + 8000);
     assert_true(fault.times > 900); /* it slept in between */
     assert_non_null(strstr(err.message, "the disk is on fire (still so after "));
     put_out();
@@ -270,6 +315,7 @@ int main(void)
         T(what_can_not_be_asked_is_refused_before_the_store_is),
         T(the_deadline_lies_before_the_expiry),
         T(a_store_on_a_network_filesystem_is_refused),
+        T(who_keeps_a_store_busy_is_named),
         T(who_waits_outlasts_a_store_that_fails),
         T(an_event_loop_sleeps_while_the_store_fails),
         T(a_wait_that_ends_while_the_store_fails_says_so),

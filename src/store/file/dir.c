@@ -245,6 +245,14 @@ static void pause_before_try(int tries)
             NULL);
 }
 
+static int fail_locked(int fd, int64_t patience_ms, const char *what, struct hf_error *err)
+{
+    char blame[HF_BLAME_MAX];
+    hf_local_blame(fd, blame);
+    return hf_fail(err, HF_UNAVAILABLE, "%s has been locked for %lld s: %s", what,
+                   (long long)patience_ms / 1000, blame);
+}
+
 int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct hf_error *err)
 {
     int64_t give_up_ms = 0;
@@ -254,10 +262,7 @@ int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct 
         if (!give_up_ms)
             give_up_ms = hf_clock_boot_ms() + patience_ms;
         if (hf_clock_boot_ms() >= give_up_ms)
-            return hf_fail(err, HF_UNAVAILABLE,
-                           "%s has been locked for %lld s; is the process that has it stopped? "
-                           "(see: lslocks)",
-                           what, (long long)patience_ms / 1000);
+            return fail_locked(fd, patience_ms, what, err);
         pause_before_try(tries);
     }
     return 0;

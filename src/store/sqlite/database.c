@@ -272,8 +272,9 @@ int hf_sqlite_configure(struct hf_sqlite *s, struct hf_error *err)
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     int persist = 1;
     sqlite3_file_control(s->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
-    /* The inner pages of a million names stay in memory. */
-    return hf_sqlite_exec(s, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-8000", err);
+    /* The inner pages of a million names stay in memory. What logfile.c needs is cache_spill=OFF. */
+    return hf_sqlite_exec(
+        s, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-32000; PRAGMA cache_spill=OFF", err);
 }
 
 void hf_sqlite_tidy(struct hf_sqlite *s)

@@ -1,26 +1,30 @@
 /*
  * SQLite writes each frame of its log with two system calls, 24 bytes of header and then the page,
  * and these are most of what an ordinary commit costs. This VFS differs from the default one only
- * in the log's file: a header that is appended right behind the frame before it is held back for
- * the moment until its page comes, and the two are written at once.
+ * in the log's file: frames that are appended right behind the one before are held back until the
+ * frame that commits comes, and are written with it, at once.
  *
  * Nothing else is ever held back: SQLite also rewrites headers in the middle of the log, after
  * reading them, and nobody would come to fetch those. Every other call writes what is held first.
+ * Since cache_spill is off (database.c), frames are only ever written by a commit, all of them in a
+ * row: so nothing is held when another process may write, and nothing of what was rolled back.
  */
 #include <pthread.h>
 #include <string.h>
 
 #include "sqlite_store.h"
 
-enum { FRAME_HEADER = 24, PAGE_MAX = 4096 };
+enum { FRAME_HEADER = 24, HELD_MAX = 8 * (FRAME_HEADER + 1024) };
 enum { NOWHERE = -1 };
 
 struct log_file {
     sqlite3_file base;
-    sqlite3_int64 next_at; /* where the next frame would be appended; NOWHERE: not known */
+    sqlite3_int64 next_at;   /* where the next frame would be appended; NOWHERE: not known */
+    sqlite3_int64 header_at; /* of the frame whose page comes next; NOWHERE: none */
+    bool commits;            /* that frame ends a transaction */
     sqlite3_int64 held_at;
-    bool holds; /* frame[] begins with a header that is not in the file yet */
-    unsigned char frame[FRAME_HEADER + PAGE_MAX];
+    int n_held;
+    unsigned char held[HELD_MAX];
     _Alignas(8) unsigned char real[]; /* the default VFS's own file */
 };
 
@@ -30,41 +34,55 @@ static sqlite3_vfs log_vfs;
 static struct log_file *log_of(sqlite3_file *file) { return (struct log_file *)file; }
 static sqlite3_file *real_of(sqlite3_file *file) { return (sqlite3_file *)log_of(file)->real; }
 
-/* Write a header that is held back; from here on the end of the log must be found anew. */
-static int settle(sqlite3_file *file)
+static int write_held(sqlite3_file *file)
 {
     struct log_file *log = log_of(file);
     sqlite3_file *real = real_of(file);
-    log->next_at = NOWHERE;
-    if (!log->holds)
-        return SQLITE_OK;
-    log->holds = false;
-    return real->pMethods->xWrite(real, log->frame, FRAME_HEADER, log->held_at);
+    int n = log->n_held;
+    log->n_held = 0;
+    return n ? real->pMethods->xWrite(real, log->held, n, log->held_at) : SQLITE_OK;
+}
+
+/* Write what is held back; from here on the end of the log must be found anew. */
+static int settle(sqlite3_file *file)
+{
+    log_of(file)->next_at = log_of(file)->header_at = NOWHERE;
+    return write_held(file);
+}
+
+static void hold(struct log_file *log, const void *bytes, int n, sqlite3_int64 at)
+{
+    if (!log->n_held)
+        log->held_at = at;
+    memcpy(log->held + log->n_held, bytes, (size_t)n);
+    log->n_held += n;
+}
+
+/* The header of a frame that ends a transaction has the size of the database after it. */
+static bool ends_transaction(const unsigned char *header)
+{
+    return header[4] | header[5] | header[6] | header[7];
 }
 
 static int write_log(sqlite3_file *file, const void *bytes, int n, sqlite3_int64 at)
 {
     struct log_file *log = log_of(file);
-    sqlite3_file *real = real_of(file);
-    if (n == FRAME_HEADER && !log->holds && at == log->next_at) {
-        memcpy(log->frame, bytes, FRAME_HEADER);
-        log->holds = true;
-        log->held_at = at;
-        return SQLITE_OK;
-    }
-    bool behind_header = at == log->held_at + FRAME_HEADER && n <= PAGE_MAX;
-    int rc;
-    if (log->holds && behind_header) {
-        memcpy(log->frame + FRAME_HEADER, bytes, (size_t)n);
-        log->holds = false;
-        rc = real->pMethods->xWrite(real, log->frame, FRAME_HEADER + n, log->held_at);
+    bool header = n == FRAME_HEADER;
+    bool page = log->header_at != NOWHERE && at == log->header_at + FRAME_HEADER;
+    bool fits = n <= HELD_MAX - log->n_held;
+    int rc = SQLITE_OK;
+    if (fits && ((header && at == log->next_at) || (page && log->n_held))) {
+        hold(log, bytes, n, at);
+        if (page && log->commits)
+            rc = write_held(file);
     } else {
         if ((rc = settle(file)) != SQLITE_OK)
             return rc;
-        rc = real->pMethods->xWrite(real, bytes, n, at);
+        rc = real_of(file)->pMethods->xWrite(real_of(file), bytes, n, at);
     }
-    log->next_at = rc == SQLITE_OK && behind_header ? at + n : NOWHERE;
-    log->held_at = n == FRAME_HEADER ? at : NOWHERE;
+    log->next_at = page && rc == SQLITE_OK ? at + n : NOWHERE;
+    log->header_at = header ? at : NOWHERE;
+    log->commits = header && ends_transaction(bytes);
     return rc;
 }
 
@@ -152,7 +170,7 @@ static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int
         return default_vfs->xOpen(default_vfs, name, file, flags, ret_flags);
     struct log_file *log = log_of(file);
     memset(log, 0, sizeof *log);
-    log->next_at = log->held_at = NOWHERE;
+    log->next_at = log->header_at = NOWHERE;
     int rc = default_vfs->xOpen(default_vfs, name, real_of(file), flags, ret_flags);
     file->pMethods = rc == SQLITE_OK ? &log_methods : NULL;
     return rc;

@@ -148,11 +148,11 @@ int hf_sqlite_queue_enter(struct hf_sqlite *s, struct hf_error *err)
         }
         pause_between_tries(now_ms - start_ms);
     }
+    char blame[HF_BLAME_MAX];
     be_elder_no_more(s, start_ms);
-    return hf_fail(err, HF_UNAVAILABLE,
-                   "another process has kept %s busy for %d s; is it stopped? `fuser %s-queue` "
-                   "names it",
-                   s->path, TURN_MAX_MS / 1000, s->path);
+    hf_local_blame(s->queue_fd, blame);
+    return hf_fail(err, HF_UNAVAILABLE, "%s has been kept busy for %d s: %s", s->path,
+                   TURN_MAX_MS / 1000, blame);
 }
 
 void hf_sqlite_queue_leave(struct hf_sqlite *s) { flock(s->queue_fd, LOCK_UN); }

@@ -1,0 +1,360 @@
+/*
+ * Being woken. Each handle has one channel and, once somebody waits, one connection that LISTENs
+ * there and one thread that reads it. A waiter's descriptor is an eventfd. Behind a pooler a LISTEN
+ * would end up on a connection that others share: then nobody is told, and waiters poll.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "postgres_store.h"
+
+enum {
+    CHECK_MS = 5000,       /* a connection that was silent for so long is asked whether it lives */
+    RECONNECT_MIN_MS = 50, /* the pause grows to the maximum */
+    RECONNECT_MAX_MS = 3000,
+    BUCKETS = 1024
+};
+
+struct watch {
+    struct watch *next;
+    struct hf_lock_id id;
+    int fd;
+};
+
+struct hf_pg_listener {
+    struct hf_postgres *store;
+    char channel[HF_PG_CHANNEL_LEN + 1];
+    pthread_mutex_t mutex; /* of what follows */
+    pthread_mutex_t starting;
+    struct watch *watches[BUCKETS]; /* by id */
+    bool running;                   /* there is a thread */
+    bool listening;                 /* the channel may be named in requests */
+    bool no_use;                    /* a pooler is between */
+    bool closing;
+    int kick_fd; /* wakes the thread when it is to end */
+    pthread_t thread;
+    struct hf_pg_connection *connection; /* the thread's own */
+};
+
+static void signal_fd(int fd)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(fd, &one, sizeof one);
+    (void)ignored;
+}
+
+/* ---- the connection ------------------------------------------------------------------------- */
+
+/* Is it the backend itself that we talk to? 1, 0, or negative where it could not be asked. */
+static int is_direct(struct hf_postgres *s, PGconn *pg, struct hf_error *err)
+{
+    struct hf_pg_statement st = {.sql = "SELECT pg_backend_pid()"};
+    struct hf_pg_fault fault;
+    PGresult *result;
+    int64_t deadline_ms = hf_pg_now_ms() + s->timeout_ms;
+    if (hf_pg_send(pg, &st, 1, deadline_ms, &result, &fault) != HF_PG_DONE)
+        return hf_pg_fail(s, &fault, err);
+    bool same = hf_pq.PQntuples(result) == 1 &&
+                hf_pg_take_int(&(struct hf_pg_cursor){result, 0, 0}) == hf_pq.PQbackendPID(pg);
+    hf_pg_clear(&result, 1);
+    return same;
+}
+
+static int listen_there(struct hf_pg_listener *l, PGconn *pg, struct hf_error *err)
+{
+    char sql[16 + HF_PG_CHANNEL_LEN];
+    struct hf_pg_statement st = {.sql = sql};
+    struct hf_pg_fault fault;
+    PGresult *result;
+    snprintf(sql, sizeof sql, "LISTEN %s", l->channel);
+    int64_t deadline_ms = hf_pg_now_ms() + l->store->timeout_ms;
+    if (hf_pg_send(pg, &st, 1, deadline_ms, &result, &fault) != HF_PG_DONE)
+        return hf_pg_fail(l->store, &fault, err);
+    hf_pg_clear(&result, 1);
+    return 0;
+}
+
+/* 1: connected and listening; 0: a pooler is between, it would be of no use. */
+static int connect_listener(struct hf_pg_listener *l, struct hf_error *err)
+{
+    struct hf_postgres *s = l->store;
+    struct hf_pg_connection *c;
+    const char *url = s->listen_url[0] ? s->listen_url : s->url;
+    int r = hf_pg_connect(s, url, hf_pg_now_ms() + s->timeout_ms, &c, err);
+    if (r < 0)
+        return r;
+    r = is_direct(s, c->pg, err);
+    if (r == 1 && listen_there(l, c->pg, err) < 0)
+        r = -HF_UNAVAILABLE;
+    if (r == 1)
+        l->connection = c;
+    else
+        hf_pg_disconnect(c);
+    return r;
+}
+
+/* ---- waking --------------------------------------------------------------------------------- */
+
+/* Ids are hashes themselves. */
+static struct watch **bucket_of(struct hf_pg_listener *l, const struct hf_lock_id *id)
+{
+    return &l->watches[(id->bytes[0] << 8 | id->bytes[1]) % BUCKETS];
+}
+
+static struct watch *find(struct hf_pg_listener *l, const struct hf_lock_id *id)
+{
+    struct watch *w = *bucket_of(l, id);
+    while (w && !hf_lock_id_equal(&w->id, id))
+        w = w->next;
+    return w;
+}
+
+static void add(struct hf_pg_listener *l, struct watch *w)
+{
+    struct watch **bucket = bucket_of(l, &w->id);
+    w->next = *bucket;
+    *bucket = w;
+}
+
+static struct watch *take_out(struct hf_pg_listener *l, const struct hf_lock_id *id)
+{
+    struct watch *found = find(l, id), **w = bucket_of(l, id);
+    while (*w && *w != found)
+        w = &(*w)->next;
+    if (found)
+        *w = found->next;
+    return found;
+}
+
+static void wake(struct hf_pg_listener *l, const struct hf_lock_id *id)
+{
+    pthread_mutex_lock(&l->mutex);
+    struct watch *w = find(l, id);
+    if (w)
+        signal_fd(w->fd);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* Something may have been missed. */
+static void wake_all(struct hf_pg_listener *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    for (int i = 0; i < BUCKETS; i++)
+        for (struct watch *w = l->watches[i]; w; w = w->next)
+            signal_fd(w->fd);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+static void deliver(struct hf_pg_listener *l)
+{
+    struct hf_lock_id id;
+    for (PGnotify *note; (note = hf_pq.PQnotifies(l->connection->pg));) {
+        if (hf_lock_id_parse(note->extra, &id))
+            wake(l, &id);
+        hf_pq.PQfreemem(note);
+    }
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+static bool is_closing(struct hf_pg_listener *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    bool closing = l->closing;
+    pthread_mutex_unlock(&l->mutex);
+    return closing;
+}
+
+static void set_listening(struct hf_pg_listener *l, bool listening)
+{
+    pthread_mutex_lock(&l->mutex);
+    l->listening = listening;
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* False: the listener is being closed. */
+static bool sleep_unless_closed(struct hf_pg_listener *l, int64_t ms)
+{
+    struct pollfd fd = {.fd = l->kick_fd, .events = POLLIN};
+    poll(&fd, 1, (int)ms);
+    return !is_closing(l);
+}
+
+static void reconnect(struct hf_pg_listener *l)
+{
+    int64_t pause_ms = RECONNECT_MIN_MS;
+    hf_pg_disconnect(l->connection);
+    l->connection = NULL;
+    set_listening(l, false);
+    while (sleep_unless_closed(l, hf_pg_jitter_ms(pause_ms))) {
+        if (connect_listener(l, NULL) == 1) {
+            set_listening(l, true);
+            wake_all(l);
+            return;
+        }
+        pause_ms = 2 * pause_ms < RECONNECT_MAX_MS ? 2 * pause_ms : RECONNECT_MAX_MS;
+    }
+}
+
+/* Read what came; where nothing did for a while, ask for a sign of life. */
+static bool is_well(struct hf_pg_listener *l, bool readable)
+{
+    PGconn *pg = l->connection->pg;
+    bool well = readable ? hf_pq.PQconsumeInput(pg) && hf_pq.PQstatus(pg) == CONNECTION_OK
+                         : is_direct(l->store, pg, NULL) == 1;
+    deliver(l);
+    return well;
+}
+
+static void *run(void *arg)
+{
+    struct hf_pg_listener *l = arg;
+    while (!is_closing(l)) {
+        struct pollfd fds[] = {{.fd = l->connection->fd, .events = POLLIN},
+                               {.fd = l->kick_fd, .events = POLLIN}};
+        int n = poll(fds, 2, CHECK_MS);
+        if (is_closing(l) || (n < 0 && errno == EINTR))
+            continue;
+        if (!is_well(l, n > 0 && fds[0].revents))
+            reconnect(l);
+        if (!l->connection)
+            break;
+    }
+    return NULL;
+}
+
+/* No signal of the program is ever delivered to our thread. */
+static int start_thread(struct hf_pg_listener *l, struct hf_error *err)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&l->thread, NULL, run, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed ? hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start a thread to listen")
+                  : 0;
+}
+
+/* Listening, or in the way of it again; false: waiters must poll. */
+static bool start_listening(struct hf_pg_listener *l)
+{
+    pthread_mutex_lock(&l->starting);
+    if (!l->running && !l->no_use) {
+        int r = connect_listener(l, NULL);
+        if (r == 1 && start_thread(l, NULL) < 0) {
+            hf_pg_disconnect(l->connection);
+            l->connection = NULL;
+            r = -HF_UNAVAILABLE;
+        }
+        pthread_mutex_lock(&l->mutex);
+        l->running = l->listening = r == 1;
+        l->no_use = r == 0;
+        pthread_mutex_unlock(&l->mutex);
+    }
+    bool running = l->running;
+    pthread_mutex_unlock(&l->starting);
+    return running;
+}
+
+/* ---- the listener --------------------------------------------------------------------------- */
+
+struct hf_pg_listener *hf_pg_listener_new(struct hf_postgres *s)
+{
+    struct hf_pg_listener *l = calloc(1, sizeof *l);
+    uint64_t random;
+    if (!l)
+        return NULL;
+    l->store = s;
+    l->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    hf_random(&random, sizeof random);
+    snprintf(l->channel, sizeof l->channel, "holdfast_%016llx", (unsigned long long)random);
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_mutex_init(&l->starting, NULL);
+    if (l->kick_fd >= 0)
+        return l;
+    hf_pg_listener_free(l);
+    return NULL;
+}
+
+void hf_pg_listener_free(struct hf_pg_listener *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->mutex);
+    l->closing = true;
+    pthread_mutex_unlock(&l->mutex);
+    if (l->running) {
+        signal_fd(l->kick_fd);
+        pthread_join(l->thread, NULL);
+    }
+    if (l->connection)
+        hf_pg_disconnect(l->connection);
+    if (l->kick_fd >= 0)
+        close(l->kick_fd);
+    pthread_mutex_destroy(&l->mutex);
+    pthread_mutex_destroy(&l->starting);
+    free(l);
+}
+
+void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                   char ret[HF_PG_CHANNEL_LEN + 1])
+{
+    pthread_mutex_lock(&l->mutex);
+    strcpy(ret, l->listening && find(l, id) ? l->channel : "");
+    pthread_mutex_unlock(&l->mutex);
+}
+
+int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
+                struct hf_error *err)
+{
+    struct hf_pg_listener *l = hf_postgres_of(store)->listener;
+    *ret_fd = -1;
+    if (!start_listening(l))
+        return 0;
+    struct watch *w = calloc(1, sizeof *w);
+    int fd = w ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
+    if (fd < 0) {
+        int saved_errno = errno;
+        free(w);
+        return hf_fail_errno(err, HF_UNAVAILABLE, saved_errno, "can't wait for %s", name);
+    }
+    w->id = *id;
+    w->fd = fd;
+    pthread_mutex_lock(&l->mutex);
+    add(l, w);
+    pthread_mutex_unlock(&l->mutex);
+    *ret_fd = fd;
+    return 0;
+}
+
+void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd)
+{
+    struct hf_pg_listener *l = hf_postgres_of(store)->listener;
+    (void)name;
+    pthread_mutex_lock(&l->mutex);
+    struct watch *w = take_out(l, id);
+    pthread_mutex_unlock(&l->mutex);
+    free(w);
+    close(fd);
+}
+
+int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
+                  const struct hf_lock_id *to)
+{
+    struct hf_pg_listener *l = hf_postgres_of(store)->listener;
+    pthread_mutex_lock(&l->mutex);
+    struct watch *w = take_out(l, from);
+    if (w) {
+        w->id = *to;
+        add(l, w);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return w ? 0 : -HF_UNSUPPORTED;
+}

@@ -1,0 +1,265 @@
+/*
+ * The PostgreSQL store: the server decides. Every request is one call of a function in the schema
+ * `holdfast` (schema/1.sql), which answers as core/lease.c would; this folder carries requests there
+ * and answers back.
+ *
+ *     postgres.c    the store's table of operations; its URL
+ *     libpq.c       the library, loaded on demand
+ *     connection.c  connections and their deadlines, the pool
+ *     exchange.c    statements sent and answered in one round trip; what is tried again
+ *     fault.c       what errors mean: SQLSTATE -> code and advice
+ *     call.c        requests -> calls -> answers
+ *     processes.c   those that only this machine can judge: asked for, looked at, remembered
+ *     listen.c      being woken: one LISTEN connection and its thread
+ *     look.c        list, events, totals
+ *     migrate.c     the schema, what it needs, and cautions
+ *
+ * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
+ * outlives its transaction, so that a pooler in transaction mode may stand between.
+ */
+#ifndef HF_STORE_POSTGRES_STORE_H
+#define HF_STORE_POSTGRES_STORE_H
+
+#include <pthread.h>
+
+#include "buf.h"
+#include "libpq.h"
+#include "store.h"
+
+enum {
+    HF_PG_FORMAT = 1, /* of the schema that this program knows */
+    HF_PG_POOL_DEFAULT = 4,
+    HF_PG_POOL_MAX = 100,
+    HF_PG_TIMEOUT_DEFAULT_MS = 5000,
+    HF_PG_CHANNEL_LEN = 25 /* "holdfast_" and 16 hex digits */
+};
+
+/* ---- connections (connection.c) ------------------------------------------------------------- */
+
+struct hf_pg_connection {
+    PGconn *pg;
+    int fd; /* kept from children that are forked */
+    int64_t idle_since_ms;
+    struct hf_pg_connection *next;
+};
+
+struct hf_pg_pool {
+    pthread_mutex_t mutex;
+    pthread_cond_t returned; /* on CLOCK_MONOTONIC */
+    struct hf_pg_connection *idle;
+    int n_open, max;
+};
+
+struct hf_pg_listener; /* listen.c */
+struct hf_pg_memory;   /* processes.c */
+
+struct hf_postgres {
+    struct hf_store base;
+    char url[HF_URL_MAX];        /* for libpq: without what is ours */
+    char listen_url[HF_URL_MAX]; /* where to LISTEN; empty: at `url` */
+    char shown[HF_URL_MAX];
+    int64_t timeout_ms;
+    _Atomic bool was_reached; /* there was a connection once */
+    struct hf_pg_pool pool;
+    struct hf_pg_memory *memory;
+    struct hf_pg_listener *listener;
+    char here[96]; /* boot and pid namespace: whose processes we can judge */
+    char caution[HF_MESSAGE_MAX];
+};
+
+static inline struct hf_postgres *hf_postgres_of(struct hf_store *store)
+{
+    return (struct hf_postgres *)store;
+}
+
+/* CLOCK_MONOTONIC: deadlines here are about waiting, never about leases. */
+int64_t hf_pg_now_ms(void);
+void hf_pg_pause(int64_t ms);
+
+/* Between half of it and all of it. */
+int64_t hf_pg_jitter_ms(int64_t ms);
+
+/* Connect before the deadline. */
+int hf_pg_connect(struct hf_postgres *s, const char *url, int64_t deadline_ms,
+                  struct hf_pg_connection **ret, struct hf_error *err);
+void hf_pg_disconnect(struct hf_pg_connection *c);
+
+/* Until the socket is ready for `events`; 0, or -1 when the deadline has passed. */
+int hf_pg_await(const PGconn *pg, short events, int64_t deadline_ms);
+
+int hf_pg_pool_open(struct hf_pg_pool *pool, int max, struct hf_error *err);
+void hf_pg_pool_close(struct hf_pg_pool *pool);
+
+/* A connection of the pool: an idle one that is still alive, else a new one, else wait for one. */
+int hf_pg_take(struct hf_postgres *s, int64_t deadline_ms, struct hf_pg_connection **ret,
+               struct hf_error *err);
+void hf_pg_give_back(struct hf_postgres *s, struct hf_pg_connection *c);
+
+/* It failed: close it, and with it those that idle, which have probably met the same end. */
+void hf_pg_discard(struct hf_postgres *s, struct hf_pg_connection *c);
+
+/* ---- faults (fault.c) ----------------------------------------------------------------------- */
+
+struct hf_pg_fault {
+    char sqlstate[6]; /* empty: the connection failed */
+    bool ends_session;
+    char message[HF_MESSAGE_MAX / 2];
+};
+
+/* The first line of libpq's or the server's text. */
+void hf_pg_fault_text(struct hf_pg_fault *ret, const char *text);
+void hf_pg_fault_of_result(struct hf_pg_fault *ret, const PGresult *result);
+
+/* What a connection that could not be made says; its SQLSTATE is found in the text. */
+void hf_pg_fault_of_connecting(struct hf_pg_fault *ret, const PGconn *pg);
+
+/* Fill `err` with code, what happened, and what to do next. */
+int hf_pg_fail(const struct hf_postgres *s, const struct hf_pg_fault *fault, struct hf_error *err);
+
+bool hf_pg_is(const struct hf_pg_fault *fault, const char *sqlstate);
+
+/* The schema, or a part of it, is not there. */
+bool hf_pg_is_schema_missing(const struct hf_pg_fault *fault);
+
+/* ---- exchanges (exchange.c) ----------------------------------------------------------------- */
+
+enum { HF_PG_PARAMS_MAX = 16, HF_PG_NUMBERS_MAX = 6 };
+
+/*
+ * A statement with its parameters; values are text, but those with a length are binary. It points
+ * into itself: fill it where it stays.
+ */
+struct hf_pg_statement {
+    const char *sql;
+    int n;
+    Oid types[HF_PG_PARAMS_MAX];
+    const char *values[HF_PG_PARAMS_MAX];
+    int lengths[HF_PG_PARAMS_MAX];
+    int formats[HF_PG_PARAMS_MAX];
+    char numbers[HF_PG_NUMBERS_MAX][24];
+    int n_numbers;
+};
+
+void hf_pg_bind_text(struct hf_pg_statement *st, const char *text); /* NULL: '' */
+void hf_pg_bind_null(struct hf_pg_statement *st, Oid type);
+void hf_pg_bind_as(struct hf_pg_statement *st, Oid type, const char *text);
+void hf_pg_bind_id(struct hf_pg_statement *st, const struct hf_lock_id *id);
+void hf_pg_bind_int(struct hf_pg_statement *st, Oid type, int64_t value);
+
+enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
+enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_UUID = 2950 };
+
+/*
+ * Send `n` statements in one round trip and one transaction; ret[i] is the i-th one's result, to be
+ * cleared by the caller. Results are binary. `changes`: they are more than reads; then what was sent
+ * and not answered is -HF_UNKNOWN. `fault` (may be NULL) tells more of a failure.
+ */
+int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statements, size_t n,
+                   bool changes, PGresult **ret, struct hf_pg_fault *fault, struct hf_error *err);
+
+/* The same on a connection of one's own; nothing is tried again. Binary results. */
+enum hf_pg_fate {
+    HF_PG_DONE,
+    HF_PG_REFUSED, /* the server said no: nothing has happened */
+    HF_PG_LOST,    /* sent, and the connection failed or nothing came in time */
+    HF_PG_UNSENT
+};
+enum hf_pg_fate hf_pg_send(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
+                           int64_t deadline_ms, PGresult **ret, struct hf_pg_fault *fault);
+
+/* Several statements as one text, without parameters or results. Not in a pipeline. */
+enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_ms,
+                                  struct hf_pg_fault *fault);
+
+void hf_pg_clear(PGresult **results, size_t n);
+
+/* ---- columns (exchange.c) ------------------------------------------------------------------- */
+
+struct hf_pg_cursor {
+    const PGresult *result;
+    int row, column;
+};
+
+bool hf_pg_take_bool(struct hf_pg_cursor *at);
+int64_t hf_pg_take_int(struct hf_pg_cursor *at); /* of any width; NULL is 0 */
+void hf_pg_take_text(struct hf_pg_cursor *at, char *ret, size_t size);
+bool hf_pg_take_id(struct hf_pg_cursor *at, struct hf_lock_id *ret);
+
+/* ---- processes that only we can judge (processes.c) ----------------------------------------- */
+
+/* A holder or waiter that is bound to processes of this machine. */
+struct hf_pg_candidate {
+    struct hf_lock_id id;
+    struct hf_processes bound;
+    bool dead;
+};
+
+/* Those of one name; start from zero. */
+struct hf_pg_seen {
+    struct hf_pg_candidate *of;
+    size_t n, size;
+};
+void hf_pg_seen_clear(struct hf_pg_seen *seen);
+
+struct hf_pg_memory *hf_pg_memory_new(void);
+void hf_pg_memory_free(struct hf_pg_memory *memory);
+
+/* Whom we last looked at for this name, looked at again. */
+void hf_pg_recall(struct hf_pg_memory *memory, const char *name, struct hf_pg_seen *ret);
+void hf_pg_remember(struct hf_pg_memory *memory, const char *name, const struct hf_pg_seen *seen);
+
+/* Look at those that the server asks for, a line each. False: it asked for nobody new. */
+bool hf_pg_look(struct hf_pg_seen *seen, const char *lines);
+
+/* The ids of the dead, or of the others, as an array literal. */
+void hf_pg_ids(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
+
+/* "BOOT PIDNS PID:START PID:START", empty where there is none. */
+enum { HF_PG_PROCESSES_MAX = 160 };
+void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
+void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
+
+/* ---- what the vtable points at -------------------------------------------------------------- */
+
+int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_t n,
+                struct hf_answer *answers, struct hf_error *err);
+int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                struct hf_processes *ret, struct hf_error *err);
+
+/* A lock as people see it, from what the server keeps of it. */
+struct hf_pg_lock {
+    bool held;
+    int64_t now_ms, fence, locked_at_ms, locked_until_ms;
+    uint32_t waiters;
+    struct hf_processes bound;
+};
+void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret);
+
+int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
+               hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_pg_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
+                 void *arg, struct hf_error *err);
+int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+int hf_pg_init(struct hf_store *store, bool bump_epoch, struct hf_error *err);
+const char *hf_pg_schema(void);
+
+/* Is the schema there, and one that we know? Make or migrate it where we may; note cautions. */
+int hf_pg_prepare(struct hf_postgres *s, struct hf_error *err);
+
+/* ---- waking (listen.c) ---------------------------------------------------------------------- */
+
+struct hf_pg_listener *hf_pg_listener_new(struct hf_postgres *s);
+void hf_pg_listener_free(struct hf_pg_listener *l);
+
+/* The channel to name in the waiter's requests; empty while nobody listens there for it. */
+void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                   char ret[HF_PG_CHANNEL_LEN + 1]);
+
+int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
+                struct hf_error *err);
+void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
+int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
+                  const struct hf_lock_id *to);
+
+#endif

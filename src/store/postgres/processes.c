@@ -1,0 +1,189 @@
+/*
+ * A holder or waiter that is bound to processes can be judged only on their own machine: the server
+ * asks us to look at those whose processes are `here`. Whom we looked at last for a name is
+ * remembered and sent along the next time, so that who asks again and again needs one round trip.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "postgres_store.h"
+
+enum { SLOTS = 64, REMEMBERED_MAX = 8, CANDIDATES_MAX = 1 << 16 };
+
+struct slot {
+    char name[HF_NAME_MAX + 1];
+    struct hf_pg_candidate seen[REMEMBERED_MAX];
+    size_t n;
+};
+
+struct hf_pg_memory {
+    pthread_mutex_t mutex;
+    struct slot slots[SLOTS]; /* a name has one place; another one with that place displaces it */
+};
+
+/* ---- as text -------------------------------------------------------------------------------- */
+
+void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX])
+{
+    int used = 0;
+    ret[0] = '\0';
+    if (!all->n)
+        return;
+    used = snprintf(ret, HF_PG_PROCESSES_MAX, "%s %" PRIu64, all->boot, all->pid_namespace);
+    for (uint32_t i = 0; i < all->n && i < HF_BOUND_MAX; i++)
+        used += snprintf(ret + used, HF_PG_PROCESSES_MAX - (size_t)used, " %" PRId32 ":%" PRId64,
+                         all->of[i].pid, all->of[i].start_ticks);
+}
+
+/* What can't be read stands for no process: then only the ttl ends it. */
+void hf_pg_parse_processes(const char *text, struct hf_processes *ret)
+{
+    struct hf_processes all = {0};
+    int at = 0;
+    *ret = all;
+    if (sscanf(text, "%36s %" SCNu64 "%n", all.boot, &all.pid_namespace, &at) != 2)
+        return;
+    for (int used; all.n < HF_BOUND_MAX; all.n++, at += used) {
+        struct hf_process *p = &all.of[all.n];
+        if (sscanf(text + at, " %" SCNd32 ":%" SCNd64 "%n", &p->pid, &p->start_ticks, &used) != 2)
+            break;
+    }
+    *ret = all;
+}
+
+void hf_pg_ids(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret)
+{
+    char hex[HF_LOCK_ID_LEN + 1];
+    const char *before = "";
+    ret->len = 0;
+    hf_buf_putc(ret, '{');
+    for (size_t i = 0; i < seen->n; i++) {
+        if (seen->of[i].dead != dead)
+            continue;
+        hf_lock_id_format(&seen->of[i].id, hex);
+        hf_buf_printf(ret, "%s\"\\\\x%s\"", before, hex);
+        before = ",";
+    }
+    hf_buf_putc(ret, '}');
+}
+
+/* ---- looking -------------------------------------------------------------------------------- */
+
+void hf_pg_seen_clear(struct hf_pg_seen *seen)
+{
+    free(seen->of);
+    *seen = (struct hf_pg_seen){0};
+}
+
+/* A place for `id`: its own, or a new one; NULL where there are too many. */
+static struct hf_pg_candidate *place_for(struct hf_pg_seen *seen, const struct hf_lock_id *id)
+{
+    for (size_t i = 0; i < seen->n; i++)
+        if (hf_lock_id_equal(&seen->of[i].id, id))
+            return &seen->of[i];
+    if (seen->n == seen->size) {
+        size_t size = seen->size ? 2 * seen->size : REMEMBERED_MAX;
+        void *of = size > CANDIDATES_MAX ? NULL : realloc(seen->of, size * sizeof *seen->of);
+        if (!of)
+            return NULL;
+        seen->of = of;
+        seen->size = size;
+    }
+    seen->of[seen->n].id = *id;
+    return &seen->of[seen->n++];
+}
+
+/* Only a certain death counts. */
+static void judge(struct hf_pg_candidate *c) { c->dead = hf_processes_alive(&c->bound) == HF_DEAD; }
+
+/* True: it was not known before. */
+static bool look_at(struct hf_pg_seen *seen, const struct hf_lock_id *id, const char *processes)
+{
+    size_t before = seen->n;
+    struct hf_pg_candidate *c = place_for(seen, id);
+    if (!c)
+        return false;
+    hf_pg_parse_processes(processes, &c->bound);
+    judge(c);
+    return seen->n > before;
+}
+
+bool hf_pg_look(struct hf_pg_seen *seen, const char *lines)
+{
+    bool any_new = false;
+    char hex[HF_LOCK_ID_LEN + 1], processes[HF_PG_PROCESSES_MAX];
+    struct hf_lock_id id;
+    while (*lines) {
+        size_t n = strcspn(lines, "\n");
+        if (n > HF_LOCK_ID_LEN + 1 && n - HF_LOCK_ID_LEN - 1 < sizeof processes) {
+            snprintf(hex, sizeof hex, "%s", lines);
+            snprintf(processes, sizeof processes, "%.*s", (int)(n - HF_LOCK_ID_LEN - 1),
+                     lines + HF_LOCK_ID_LEN + 1);
+            any_new |= hf_lock_id_parse(hex, &id) && look_at(seen, &id, processes);
+        }
+        lines += n + (lines[n] == '\n');
+    }
+    return any_new;
+}
+
+/* ---- remembering ---------------------------------------------------------------------------- */
+
+struct hf_pg_memory *hf_pg_memory_new(void)
+{
+    struct hf_pg_memory *memory = calloc(1, sizeof *memory);
+    if (memory)
+        pthread_mutex_init(&memory->mutex, NULL);
+    return memory;
+}
+
+void hf_pg_memory_free(struct hf_pg_memory *memory)
+{
+    if (!memory)
+        return;
+    pthread_mutex_destroy(&memory->mutex);
+    free(memory);
+}
+
+static struct slot *slot_of(struct hf_pg_memory *memory, const char *name)
+{
+    uint32_t hash = 2166136261; /* FNV-1a */
+    for (const char *c = name; *c; c++)
+        hash = (hash ^ (uint8_t)*c) * 16777619;
+    return &memory->slots[hash % SLOTS];
+}
+
+void hf_pg_recall(struct hf_pg_memory *memory, const char *name, struct hf_pg_seen *ret)
+{
+    struct slot *slot = slot_of(memory, name);
+    struct hf_pg_candidate seen[REMEMBERED_MAX];
+    size_t n = 0;
+    pthread_mutex_lock(&memory->mutex);
+    if (strcmp(slot->name, name) == 0)
+        for (; n < slot->n; n++)
+            seen[n] = slot->seen[n];
+    pthread_mutex_unlock(&memory->mutex);
+    for (size_t i = 0; i < n; i++) {
+        judge(&seen[i]);
+        /* Its token may have come back meanwhile with other processes: then those must be dead. */
+        struct hf_pg_candidate *c = seen[i].dead ? NULL : place_for(ret, &seen[i].id);
+        if (c)
+            *c = seen[i];
+    }
+}
+
+void hf_pg_remember(struct hf_pg_memory *memory, const char *name, const struct hf_pg_seen *seen)
+{
+    struct slot *slot = slot_of(memory, name);
+    if (!seen->n) /* nobody was asked for: what is remembered may still be of use */
+        return;
+    pthread_mutex_lock(&memory->mutex);
+    strcpy(slot->name, name);
+    slot->n = 0;
+    /* The newest: who was asked for last is who stands in the way now. The dead do not come back. */
+    for (size_t i = seen->n; i > 0 && slot->n < REMEMBERED_MAX; i--)
+        if (!seen->of[i - 1].dead)
+            slot->seen[slot->n++] = seen->of[i - 1];
+    pthread_mutex_unlock(&memory->mutex);
+}

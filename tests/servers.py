@@ -1,0 +1,374 @@
+#!/usr/bin/python3
+"""Real servers for the tests: each on a private directory and port, none that was running before.
+
+    with Scratch() as scratch:                   # a directory; when we end, however, what runs in it ends too
+        server = Postgres(scratch, fsync="off")  # any setting of postgresql.conf
+        server.start()
+        url = server.create_database("mine")
+        server.psql("SELECT 1", "mine")
+        server.kill(); server.start()            # kill -9, and recovery
+
+From a shell: tests/servers.py postgres PROGRAM ARG... runs the program with every {url} among its
+arguments replaced by that of a new database on a new server.
+"""
+import contextlib
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+
+LIMIT_S = 60  # a start or an end that takes longer never comes
+
+# Until its stdin ends: our process has then ended, by whatever means. QUIT is PostgreSQL's immediate end.
+WATCHDOG = r"""
+trap '' HUP INT TERM
+cat >/dev/null
+for signal in CONT QUIT KILL; do
+    for file in "$0"/*.pid; do
+        [ -e "$file" ] || continue
+        [ $signal = KILL ] && sleep 1
+        kill -$signal "$(cat "$file")" 2>/dev/null
+    done
+done
+rm -rf "$0"
+"""
+
+
+def user_of_servers():
+    """PostgreSQL and PgBouncer refuse to be root: options for subprocess, empty where we are not."""
+    if os.geteuid() != 0:
+        return {}
+    try:
+        entry = pwd.getpwnam("postgres")
+    except KeyError:
+        entry = pwd.getpwnam("nobody")
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def wait_until(condition, what, limit_s=LIMIT_S):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not after {limit_s} s")
+        time.sleep(0.01)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_taken(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not taken
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def descendants(pid):
+    """Pids of a process and all below it."""
+    found = [pid]
+    for above in found:
+        with contextlib.suppress(OSError), open(f"/proc/{above}/task/{above}/children") as listed:
+            found += map(int, listed.read().split())
+    return found
+
+
+def is_alive(pid):
+    """Zombies are not: init may reap late."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def roomy_place():
+    """In memory where there is room: many servers at once would wait for each other's fsync."""
+    with contextlib.suppress(OSError):
+        room = os.statvfs("/dev/shm")
+        if room.f_bavail * room.f_frsize > 2 << 30:
+            return "/dev/shm"
+    return None
+
+
+class Scratch:
+    """A directory for servers. It and they are gone with it, also when this process is killed."""
+
+    def __init__(self):
+        self.path = tempfile.mkdtemp(prefix="holdfast-servers.", dir=roomy_place())
+        self.servers = []
+        owner = user_of_servers()
+        if owner:
+            os.chown(self.path, owner["user"], owner["group"])
+        self.watchdog = subprocess.Popen(["sh", "-c", WATCHDOG, self.path], stdin=subprocess.PIPE,
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                         start_new_session=True, cwd="/")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        for server in reversed(self.servers):
+            server.resume()
+            server.kill()
+        self.watchdog.stdin.close()
+        self.watchdog.wait()
+
+
+class Server:
+    """One server process in a scratch directory, with a log and a port that it keeps over restarts.
+
+    A kind of server says how it is started (`command`) and when it is ready (`is_ready`).
+    """
+
+    def __init__(self, scratch, name):
+        self.name = f"{name}-{len(scratch.servers)}"
+        self.scratch = scratch
+        self.dir = os.path.join(scratch.path, self.name)
+        self.pid_file = self.dir + ".pid"
+        self.log_path = self.dir + ".log"
+        self.port = free_port()
+        self.process = None
+        self.env = dict(os.environ, LC_ALL="C.UTF-8", TZ="UTC")
+        scratch.servers.append(self)
+
+    def command(self):
+        raise NotImplementedError
+
+    def is_ready(self):
+        raise NotImplementedError
+
+    def log(self):
+        with contextlib.suppress(OSError), open(self.log_path, errors="replace") as text:
+            return text.read()
+        return ""
+
+    def run(self, *argv, **options):
+        """A program of the server's, as its user; its output."""
+        done = subprocess.run(argv, text=True, capture_output=True, cwd="/", env=self.env,
+                              **user_of_servers(), **options)
+        if done.returncode != 0:
+            raise RuntimeError(f"{argv}: exit {done.returncode}: {done.stderr}{self.log()[-4000:]}")
+        return done.stdout
+
+    def start(self, ready=True):
+        """Start, and wait until it answers; ready=False: do not wait."""
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=log, start_new_session=True, cwd="/",
+                                            env=self.env, **user_of_servers())
+        with open(self.pid_file, "w") as file:
+            file.write(str(self.process.pid))
+        if ready:
+            self.wait_until_ready()
+
+    def wait_until_ready(self):
+        def is_settled():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended with {self.process.returncode}:\n{self.log()[-4000:]}")
+            return self.is_ready()
+
+        wait_until(is_settled, f"{self.name} is ready")
+
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        """To the server and every process below it."""
+        if self.is_running():
+            for pid in descendants(self.process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def pause(self):
+        self.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.signal(signal.SIGCONT)
+
+    def kill(self):
+        """kill -9 of all its processes at once, as a power cut would."""
+        self.end(signal.SIGKILL)
+
+    def end(self, number, everybody=True):
+        if not self.is_running():
+            return
+        pids = descendants(self.process.pid)
+        for pid in pids if everybody else pids[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        self.process.wait(timeout=LIMIT_S)
+        wait_until(lambda: not any(map(is_alive, pids)), f"{self.name} has ended")
+        os.unlink(self.pid_file)
+
+    def stop(self):
+        self.end(signal.SIGTERM, everybody=False)
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+
+# ---- PostgreSQL
+
+
+def find_postgres():
+    """Where Debian keeps the programs of the newest PostgreSQL."""
+    root = "/usr/lib/postgresql"
+    versions = sorted(os.listdir(root), key=int) if os.path.isdir(root) else []
+    for version in reversed(versions):
+        if os.path.exists(f"{root}/{version}/bin/initdb"):
+            return f"{root}/{version}/bin"
+    raise RuntimeError("PostgreSQL is not installed; run scripts/deps test")
+
+
+# Durable as it comes: a server that is not would be warned about.
+SETTINGS = {"max_connections": "200", "shared_buffers": "32MB", "max_wal_size": "256MB", "log_line_prefix": "'%m [%p] %u@%d '",
+            "logging_collector": "off", "timezone": "UTC", "unix_socket_permissions": "0777"}
+
+# The role `secretive` must say a password, all others are trusted.
+HBA = """
+local all         all                     trust
+host  all         secretive 127.0.0.1/32  scram-sha-256
+host  all         all       127.0.0.1/32  trust
+host  replication all       127.0.0.1/32  trust
+"""
+
+
+class Postgres(Server):
+    """A cluster of its own. `env`: added to the server's environment (LD_PRELOAD...)."""
+
+    def __init__(self, scratch, copy_of=None, env=None, **settings):
+        super().__init__(scratch, "postgres")
+        self.bin = find_postgres()
+        self.sockets = scratch.path
+        if copy_of:
+            self.run(f"{self.bin}/pg_basebackup", "-D", self.dir, "-R", "-X", "stream", "-c", "fast",
+                     "-h", "127.0.0.1", "-p", str(copy_of.port), "-U", "postgres")
+        else:
+            self.run("cp", "-a", "--reflink=auto", self.new_cluster(), self.dir)
+        self.env.update(env or {})
+        self.write("pg_hba.conf", HBA)
+        self.set(**{**SETTINGS, **settings, "port": str(self.port),
+                    "listen_addresses": "'127.0.0.1'", "unix_socket_directories": f"'{self.sockets}'"})
+
+    new = None  # where this process has a cluster that was never started, to be copied: initdb takes long
+
+    def new_cluster(self):
+        if not Postgres.new:
+            Postgres.new = Scratch()
+            self.run(f"{self.bin}/initdb", "-D", f"{Postgres.new.path}/cluster", "-U", "postgres", "-A", "trust",
+                     "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions", "--wal-segsize=4")
+        return f"{Postgres.new.path}/cluster"
+
+    def write(self, file, text, mode="w"):
+        with open(f"{self.dir}/{file}", mode) as out:
+            out.write(text)
+
+    def set(self, **settings):
+        """Add to postgresql.conf; reload() or restart() makes it so."""
+        self.write("postgresql.conf", "".join(f"{k} = {v}\n" for k, v in settings.items()), "a")
+
+    def reload(self):
+        os.kill(self.process.pid, signal.SIGHUP)
+
+    def command(self):
+        return [f"{self.bin}/postgres", "-D", self.dir]
+
+    def is_ready(self):
+        with contextlib.suppress(OSError, IndexError), open(f"{self.dir}/postmaster.pid") as file:
+            lines = file.read().splitlines()
+            return int(lines[0]) == self.process.pid and lines[7].strip() == "ready"
+        return False
+
+    def stop(self):
+        self.end(signal.SIGINT, everybody=False)  # fast: clients are disconnected
+
+    def kill(self):
+        super().kill()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.dir}/postmaster.pid")  # its pid may be somebody else's by now
+
+    def psql(self, sql, database="postgres", user="postgres"):
+        """Rows as lines, columns separated by |, through the socket."""
+        return self.run(f"{self.bin}/psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", self.sockets,
+                        "-p", str(self.port), "-U", user, "-d", database, "-c", sql).rstrip("\n")
+
+    def start_psql(self, database, user="postgres"):
+        """A psql that reads from its stdin: a session to keep open."""
+        return subprocess.Popen([f"{self.bin}/psql", "-XAtq", "-v", "VERBOSITY=verbose", "-h", self.sockets, "-p", str(self.port), "-U", user,
+                                 "-d", database], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, env=self.env, cwd="/", bufsize=1)
+
+    def url(self, database, user="postgres", port=None, password=None, **parameters):
+        return make_url(port or self.port, database, user, password, parameters)
+
+    def create_database(self, name):
+        """A new database, empty; its URL."""
+        self.psql(f'CREATE DATABASE "{name}"')
+        return self.url(name)
+
+    def drop_database(self, name):
+        self.psql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def make_url(port, database, user, password=None, parameters=None):
+    secret = f":{urllib.parse.quote(password, safe='')}" if password else ""
+    query = urllib.parse.urlencode(parameters or {}, quote_via=urllib.parse.quote, safe="")
+    return f"postgres://{user}{secret}@127.0.0.1:{port}/{database}" + (f"?{query}" if query else "")
+
+
+class PgBouncer(Server):
+    """Transaction pooling in front of a server, for every database of it."""
+
+    def __init__(self, server, **settings):
+        super().__init__(server.scratch, "pgbouncer")
+        self.server = server
+        settings = {"pool_mode": "transaction", "default_pool_size": 4, "max_client_conn": 500, **settings}
+        with open(self.dir + ".ini", "w") as out:
+            out.write(f"[databases]\n* = host={server.sockets} port={server.port} user=postgres\n"
+                      f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nauth_type = any\n"
+                      "ignore_startup_parameters = extra_float_digits,options\n"
+                      "unix_socket_dir =\n" + "".join(f"{k} = {v}\n" for k, v in settings.items()))
+
+    def command(self):
+        return ["/usr/sbin/pgbouncer", self.dir + ".ini"]
+
+    def is_ready(self):
+        return is_taken(self.port)
+
+    def url(self, database, user="postgres", **parameters):
+        return make_url(self.port, database, user, None, parameters)
+
+
+# ---- from a shell
+
+
+def main():
+    if len(sys.argv) < 3 or sys.argv[1] != "postgres":
+        sys.exit("usage: tests/servers.py postgres PROGRAM [ARG...]")
+    with Scratch() as scratch:
+        server = Postgres(scratch)
+        server.start()
+        url = server.create_database("scratch")
+        done = subprocess.run([arg.replace("{url}", url) for arg in sys.argv[2:]])
+        if done.returncode != 0:
+            sys.stderr.write(server.log()[-4000:])
+    sys.exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+
+
+if __name__ == "__main__":
+    main()
