@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # bash completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
 
-_holdfast_commands='run acquire extend release status list why events guard sweep update serve token
-    metrics init help'
+_holdfast_commands='run acquire extend release status list why events guard sweep update start
+    executions show cancel retry log serve token metrics init help'
 
 # The options of a command that are its own, then those of every command.
 _holdfast_options()
@@ -20,6 +20,11 @@ _holdfast_options()
         serve) echo '--listen --require-token --tls-cert --tls-key --max-connections --log-format --log-requests' ;;
         token) echo '--note --prefix --allow --expires' ;;
         init) echo '--print --bump-epoch' ;;
+        start) echo '-w --wait --wait= -n --nonblock -E --conflict-exit-code --owner --note --priority' \
+            '--config --key --input --detach' ;;
+        executions) echo '--workflow --state --limit' ;;
+        retry) echo '--workflow --state --dry-run' ;;
+        log) echo '-f --follow' ;;
     esac
     echo '--store --json -q --quiet -h --help --version'
 }
@@ -29,8 +34,9 @@ _holdfast_takes_value()
 {
     case $1 in
         -w|--ttl|--grace|-E|--conflict-exit-code|--owner|--note|--priority|--pid|-c|--command|\
-        --timeout|--once|--once-per|--name|--fence|--reason|--prefix|--since|--every|--store|--listen|\
-        --tls-cert|--tls-key|--max-connections|--log-format|--allow|--expires) return 0 ;;
+        --timeout|--once|--once-per|--name|--fence|--reason|--prefix|--since|--every|--store|\
+        --config|--key|--input|--workflow|--state|--limit|--listen|--tls-cert|--tls-key|\
+        --max-connections|--log-format|--allow|--expires) return 0 ;;
     esac
     return 1
 }
@@ -44,6 +50,12 @@ _holdfast_names()
     done
     "${COMP_WORDS[0]}" "${store[@]}" --json list --all 2>/dev/null |
         sed -n 's/^{"name":"\([A-Za-z0-9_.,/@%+-]*\)".*/\1/p'
+}
+
+# The ids of the newest executions.
+_holdfast_executions()
+{
+    "${COMP_WORDS[0]}" --json executions 2>/dev/null | sed -n 's/^{"id":"\([^"]*\)".*/\1/p'
 }
 
 _holdfast()
@@ -73,6 +85,8 @@ _holdfast()
     done
     case $prev in
         --pid) mapfile -t COMPREPLY < <(compgen -W "$(ps -eo pid= 2>/dev/null)" -- "$cur") ; return ;;
+        --state) mapfile -t COMPREPLY < <(compgen -W 'PENDING RUNNING SUCCESS FAILED ABORTED' -- "$cur") ; return ;;
+        --config|--input) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --once-per) mapfile -t COMPREPLY < <(compgen -W 'hour day' -- "$cur") ; return ;;
         --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres:// http:' -- "$cur") ; return ;;
         --log-format) mapfile -t COMPREPLY < <(compgen -W 'text json' -- "$cur") ; return ;;
@@ -86,6 +100,8 @@ _holdfast()
         mapfile -t COMPREPLY < <(compgen -W "$_holdfast_commands" -- "$cur")
     elif [[ $command == help ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$_holdfast_commands" -- "$cur")
+    elif [[ $command == @(show|cancel|retry|log) ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_executions)" -- "$cur")
     elif ((operands == 0)) && [[ $command == token ]]; then
         mapfile -t COMPREPLY < <(compgen -W 'create list revoke' -- "$cur")
     elif [[ $command == update ]]; then

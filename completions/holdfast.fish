@@ -1,10 +1,15 @@
 # fish completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
 
-set -g __holdfast_commands run acquire extend release status list why events guard sweep update serve token metrics init help
+set -g __holdfast_commands run acquire extend release status list why events guard sweep update start executions show cancel retry log serve token metrics init help
 
 # The names that the store knows.
 function __holdfast_names
     command holdfast --json list --all 2>/dev/null | string match -rg '^\{"name":"([^"\\\\]*)"'
+end
+
+# The ids of the newest executions.
+function __holdfast_executions
+    command holdfast --json executions 2>/dev/null | string match -rg '^\{"id":"([^"]*)"'
 end
 
 # Is the command one of these?
@@ -29,6 +34,12 @@ complete -c holdfast -n __holdfast_needs_command -a events -d 'Show what happene
 complete -c holdfast -n __holdfast_needs_command -a guard -d 'Check a fence'
 complete -c holdfast -n __holdfast_needs_command -a sweep -d 'Free expired leases and those of dead holders'
 complete -c holdfast -n __holdfast_needs_command -a update -d 'Replace a file atomically, under a lock'
+complete -c holdfast -n __holdfast_needs_command -a start -d 'Run a workflow as an execution'
+complete -c holdfast -n __holdfast_needs_command -a executions -d 'List executions'
+complete -c holdfast -n __holdfast_needs_command -a show -d 'Show an execution'
+complete -c holdfast -n __holdfast_needs_command -a cancel -d 'Stop an execution'
+complete -c holdfast -n __holdfast_needs_command -a retry -d 'Repeat executions that have ended'
+complete -c holdfast -n __holdfast_needs_command -a log -d 'Print what an execution has printed'
 complete -c holdfast -n __holdfast_needs_command -a serve -d 'Serve the store over HTTP'
 complete -c holdfast -n __holdfast_needs_command -a token -d 'Make, list and revoke tokens of the service'
 complete -c holdfast -n __holdfast_needs_command -a metrics -d 'Print totals for Prometheus'
@@ -42,18 +53,19 @@ complete -c holdfast -s h -l help -d 'Show help'
 complete -c holdfast -l version -d 'Show the version'
 
 complete -c holdfast -n '__holdfast_is run acquire extend release status why guard' -a '(__holdfast_names)'
+complete -c holdfast -n '__holdfast_is show cancel retry log' -a '(__holdfast_executions)'
 complete -c holdfast -n '__holdfast_is help' -a "$__holdfast_commands"
 complete -c holdfast -n '__holdfast_is update' -F
 
-complete -c holdfast -n '__holdfast_is run acquire update' -s w -x -d 'Wait up to so long'
-complete -c holdfast -n '__holdfast_is run acquire update' -l wait -d 'Wait for ever, or =D'
-complete -c holdfast -n '__holdfast_is run acquire update' -s n -l nonblock -d 'Do not wait'
+complete -c holdfast -n '__holdfast_is run acquire update start' -s w -x -d 'Wait up to so long'
+complete -c holdfast -n '__holdfast_is run acquire update start' -l wait -d 'Wait for ever, or =D'
+complete -c holdfast -n '__holdfast_is run acquire update start' -s n -l nonblock -d 'Do not wait'
 complete -c holdfast -n '__holdfast_is run acquire update extend' -l ttl -x -d 'How long the lease lasts unless renewed'
 complete -c holdfast -n '__holdfast_is run update' -l grace -x -d 'Time between SIGTERM and SIGKILL'
-complete -c holdfast -n '__holdfast_is run acquire update' -s E -l conflict-exit-code -x -d 'Exit code when it is held by another'
-complete -c holdfast -n '__holdfast_is run acquire update' -l owner -x -d 'Who holds it'
-complete -c holdfast -n '__holdfast_is run acquire update token' -l note -x -d 'What for'
-complete -c holdfast -n '__holdfast_is run acquire update' -l priority -x -d 'The highest goes first'
+complete -c holdfast -n '__holdfast_is run acquire update start' -s E -l conflict-exit-code -x -d 'Exit code when it is held by another'
+complete -c holdfast -n '__holdfast_is run acquire update start' -l owner -x -d 'Who holds it'
+complete -c holdfast -n '__holdfast_is run acquire update start token' -l note -x -d 'What for'
+complete -c holdfast -n '__holdfast_is run acquire update start' -l priority -x -d 'The highest goes first'
 complete -c holdfast -n '__holdfast_is acquire' -l pid -x -a '(__fish_complete_pids)' -d 'The lease ends with this process'
 complete -c holdfast -n '__holdfast_is run update' -s c -l command -x -d 'Run this by the shell'
 complete -c holdfast -n '__holdfast_is run' -l timeout -x -d 'Stop the command after so long'
@@ -68,11 +80,18 @@ complete -c holdfast -n '__holdfast_is list' -l stale -d 'What may be taken over
 complete -c holdfast -n '__holdfast_is list' -l all -d 'Every name'
 complete -c holdfast -n '__holdfast_is list token' -l prefix -x -a '(__holdfast_names)' -d 'Only names that begin with this'
 complete -c holdfast -n '__holdfast_is events' -l since -x -d 'Only the last'
-complete -c holdfast -n '__holdfast_is events' -s f -l follow -d 'Go on as they happen'
+complete -c holdfast -n '__holdfast_is events log' -s f -l follow -d 'Go on as it happens'
 complete -c holdfast -n '__holdfast_is sweep' -l every -x -d 'Sweep again every'
-complete -c holdfast -n '__holdfast_is sweep' -l dry-run -d 'Only say what would be freed'
+complete -c holdfast -n '__holdfast_is sweep retry' -l dry-run -d 'Only say what would be done'
 complete -c holdfast -n '__holdfast_is init' -l print -d 'Print the schema instead'
 complete -c holdfast -n '__holdfast_is init' -l bump-epoch -d 'Raise every later fence past lost ones'
+complete -c holdfast -n '__holdfast_is start' -l config -r -F -d 'The workflows'
+complete -c holdfast -n '__holdfast_is start' -l key -x -d 'At most one execution with this key'
+complete -c holdfast -n '__holdfast_is start' -l input -r -F -d 'What the command reads'
+complete -c holdfast -n '__holdfast_is start' -l detach -d 'Only record it as PENDING'
+complete -c holdfast -n '__holdfast_is executions retry' -l workflow -x -d 'Only those of this workflow'
+complete -c holdfast -n '__holdfast_is executions retry' -l state -x -a 'PENDING RUNNING SUCCESS FAILED ABORTED' -d 'Only those in this state'
+complete -c holdfast -n '__holdfast_is executions' -l limit -x -d 'At most so many'
 complete -c holdfast -n '__holdfast_is token' -a 'create list revoke'
 complete -c holdfast -n '__holdfast_is token' -l allow -x -a 'locks:read locks:write locks:force events:read metrics:read' -d 'What it may do'
 complete -c holdfast -n '__holdfast_is token' -l expires -x -d 'How long it is good'

@@ -11,6 +11,7 @@ static const char *explain(enum hf_stale_reason reason)
         [HF_STALE_EXPIRED] = "it was not renewed within its ttl",
         [HF_STALE_DIED] = "its processes on this machine are dead",
         [HF_STALE_REBOOTED] = "this machine was restarted since",
+        [HF_STALE_ENDED] = "the execution that it was taken for is not running",
     };
     return why[reason];
 }

@@ -47,9 +47,15 @@ enum {
     CLI_METRICS = 1 << 11,
     CLI_INIT = 1 << 12,
     CLI_HELP = 1 << 13,
-    CLI_SERVE = 1 << 14,
-    CLI_TOKEN = 1 << 15,
-    CLI_ALL = (1 << 16) - 1
+    CLI_START = 1 << 14,
+    CLI_EXECUTIONS = 1 << 15,
+    CLI_SHOW = 1 << 16,
+    CLI_CANCEL = 1 << 17,
+    CLI_RETRY = 1 << 18,
+    CLI_LOG = 1 << 19,
+    CLI_SERVE = 1 << 20,
+    CLI_TOKEN = 1 << 21,
+    CLI_ALL = (1 << 22) - 1
 };
 
 enum cli_period { CLI_PERIOD_NONE, CLI_PERIOD_HOUR, CLI_PERIOD_DAY };
@@ -84,6 +90,13 @@ struct cli_options {
     int64_t every_ms; /* sweep; 0: once */
     bool dry_run;
     bool print_schema, bump_epoch;
+    /* executions: start, executions, retry */
+    const char *config_path; /* NULL: as hf_workflows_path() has it */
+    const char *key, *input_path;
+    bool detach;
+    const char *workflow;
+    int64_t state; /* enum hf_execution_state; -1: not given */
+    int64_t limit; /* 0: all */
     /* serve, token */
     const char *listen, *tls_cert, *tls_key;
     bool require_token, log_requests;
@@ -127,6 +140,7 @@ enum cli_option_type {
     CLI_INT,      /* int64_t within min and max */
     CLI_TEXT,     /* const char *, at most `max` bytes */
     CLI_NAME,     /* const char *, a valid name */
+    CLI_STAGE,    /* int64_t: enum hf_execution_state */
     CLI_PERIOD,   /* enum cli_period */
     CLI_FORMAT    /* bool as int64_t: text or json */
 };
@@ -236,11 +250,16 @@ void cli_table_end(struct cli_table *table);
 /* What happened, in words: "web1/4121 acquired it (fence 7)". */
 void cli_tell_event(const struct hf_event *event, struct hf_buf *out);
 
+/* ---- executions (cmd_executions.c) ---------------------------------------------------------- */
+
+/* An execution as one JSON object. 0, or the exit code after complaining. */
+int cli_put_execution(const struct hf_execution *execution);
+
 /* ---- the commands --------------------------------------------------------------------------- */
 
 typedef int cli_command_fn(struct cli *cli, int argc, char **argv);
 cli_command_fn cmd_run, cmd_acquire, cmd_extend, cmd_release, cmd_status, cmd_list, cmd_why,
-    cmd_events, cmd_guard, cmd_sweep, cmd_update, cmd_metrics, cmd_init, cmd_help, cmd_serve,
-    cmd_token;
+    cmd_events, cmd_guard, cmd_sweep, cmd_update, cmd_metrics, cmd_init, cmd_help, cmd_start,
+    cmd_executions, cmd_show, cmd_cancel, cmd_retry, cmd_log, cmd_serve, cmd_token;
 
 #endif

@@ -32,10 +32,12 @@ int cmd_run(struct cli *cli, int argc, char **argv)
     char *shell[4], key[HF_KEY_MAX + 1];
     struct hf_error err;
     struct cli_hold hold = {.name = argv[0],
-                            .argv = cli_command_words(cli, argc, argv, shell),
+                            .command = {.argv = cli_command_words(cli, argc, argv, shell),
+                                        .in_fd = -1,
+                                        .out_fd = -1,
+                                        .err_fd = -1},
                             .once_key = cli->opts.once_key,
-                            .out_fd = -1,
-                            .tap_fd = -1};
+                            .taps = {{.fd = -1}, {.fd = -1}}};
     if (hf_check_name(hold.name, &err) < 0)
         return cli_fail(cli, &err);
     if (cli->opts.once_per) {

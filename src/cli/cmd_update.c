@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/limits.h>
+#include <poll.h>
 #include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,20 +193,21 @@ static int write_all(int fd, const char *bytes, size_t n)
 }
 
 /* What the command has written goes on into the file, and is remembered. */
-static int take_output(struct hf_run *run, void *arg)
+static int take_output(struct hf_run *run, struct hf_tap *tap)
 {
-    struct update *u = arg;
+    (void)run;
+    struct update *u = tap->arg;
     char chunk[CHUNK];
-    ssize_t n = read(run->tap_fd, chunk, sizeof chunk);
+    ssize_t n = read(tap->fd, chunk, sizeof chunk);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return errno == EINTR;
     if (n <= 0) {
-        run->tap_fd = -1;
+        tap->fd = -1;
         return 0;
     }
     if (write_all(u->temp_fd, chunk, (size_t)n) < 0) {
         u->failed = fail_file("write", u->temp_path, errno);
-        run->tap_fd = -1;
+        tap->fd = -1;
         return -1;
     }
     SHA256Update(&u->passed, (const uint8_t *)chunk, (size_t)n);
@@ -346,11 +348,12 @@ static int update(struct cli *cli, struct update *u, const char *name, char *con
         return fail_file("make a pipe for", u->path, errno);
     SHA256Init(&u->passed);
     struct cli_hold hold = {.name = name,
-                            .argv = words,
-                            .in_path = u->path,
-                            .out_fd = ends[1],
-                            .tap_fd = ends[0],
-                            .tap = take_output,
+                            .command = {.argv = words,
+                                        .in_path = u->path,
+                                        .in_fd = -1,
+                                        .out_fd = ends[1],
+                                        .err_fd = -1},
+                            .taps = {{ends[0], POLLIN, take_output, u}, {.fd = -1}},
                             .begin = begin,
                             .commit = commit,
                             .tap_failed = &u->failed,

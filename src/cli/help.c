@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "nearest.h"
 
 /* ---- help ----------------------------------------------------------------------------------- */
 
@@ -34,7 +35,7 @@ void cli_help_overview(FILE *out)
           "Only one execution of a thing at a time.\n\n",
           out);
     for (size_t i = 0; i < cli_n_commands; i++)
-        fprintf(out, "  %-10s %s\n", cli_commands[i].name, cli_commands[i].summary);
+        fprintf(out, "  %-11s %s\n", cli_commands[i].name, cli_commands[i].summary);
     fputs("\nOptions of every command, before or after its name:\n", out);
     print_options(out, CLI_HELP, true);
     fputs(
@@ -94,60 +95,20 @@ int cmd_help(struct cli *cli, int argc, char **argv)
 
 /* ---- mistyped words ------------------------------------------------------------------------- */
 
-enum { WORD_MAX = 32 };
-
-static unsigned min_of(unsigned a, unsigned b) { return a < b ? a : b; }
-
-/* How many letters to insert, drop, change or swap with their neighbour to make b of a. */
-static unsigned distance(const char *a, const char *b)
-{
-    size_t n = strlen(a), m = strlen(b);
-    if (n > WORD_MAX || m > WORD_MAX)
-        return WORD_MAX;
-    unsigned d[WORD_MAX + 1][WORD_MAX + 1];
-    for (size_t i = 0; i <= n; i++)
-        d[i][0] = (unsigned)i;
-    for (size_t j = 0; j <= m; j++)
-        d[0][j] = (unsigned)j;
-    for (size_t i = 1; i <= n; i++)
-        for (size_t j = 1; j <= m; j++) {
-            unsigned change = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            d[i][j] = min_of(change, min_of(d[i - 1][j], d[i][j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                d[i][j] = min_of(d[i][j], d[i - 2][j - 2] + 1);
-        }
-    return d[n][m];
-}
-
-/* The best candidate so far; one that shares too little with the word is no help. */
-struct guess {
-    const char *word, *best;
-    unsigned distance;
-};
-
-static void consider(struct guess *g, const char *candidate)
-{
-    unsigned d = distance(g->word, candidate);
-    if (d < g->distance && d <= 1 + strlen(candidate) / 4) {
-        g->distance = d;
-        g->best = candidate;
-    }
-}
-
 static const char *nearest_command(const char *word)
 {
-    struct guess g = {.word = word, .distance = WORD_MAX};
+    struct hf_nearest g = hf_nearest_to(word);
     for (size_t i = 0; i < cli_n_commands; i++)
-        consider(&g, cli_commands[i].name);
+        hf_nearest_consider(&g, cli_commands[i].name);
     return g.best;
 }
 
 const char *cli_nearest_option(const char *word, unsigned command_bits)
 {
-    struct guess g = {.word = word + strspn(word, "-"), .distance = WORD_MAX};
+    struct hf_nearest g = hf_nearest_to(word + strspn(word, "-"));
     for (size_t i = 0; i < cli_n_options && strlen(g.word) > 1; i++)
         if (cli_option_table[i].commands & command_bits)
-            consider(&g, cli_option_table[i].name);
+            hf_nearest_consider(&g, cli_option_table[i].name);
     return g.best;
 }
 

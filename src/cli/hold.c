@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "announce.h"
+#include "capture.h"
+#include "failpoint.h"
 #include "text.h"
 
 enum {
@@ -25,6 +27,7 @@ struct holding {
     struct hf_run *run;
     struct hf *hf;
     struct hf_run_end end;
+    bool never_started;
 };
 
 char *const *cli_command_words(const struct cli *cli, int argc, char **argv, char *shell[4])
@@ -51,20 +54,56 @@ static int cancelled(struct holding *h, int signal_number, const struct hf_lease
     return EXIT_SIGNAL + signal_number;
 }
 
-/* True: it is held. Otherwise *ret_code is the exit code. */
-static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
+int cli_execution_code(const struct hf_execution *x)
+{
+    if (x->has_exit_code)
+        return x->exit_code;
+    return x->state == HF_SUCCESS   ? 0
+           : x->state == HF_ABORTED ? hf_code_exit(HF_LOST)
+           : x->state == HF_FAILED  ? EXIT_FAILURE
+                                    : CLI_EXIT_HELD;
+}
+
+static int begin(struct holding *h, struct hf_lease *lease, struct hf_error *err)
+{
+    struct hf_begin_options options = *h->hold->begins;
+    hf_run_bind(h->run, options.bound, &options.n_bound, &options.cancel_fd);
+    return hf_begin(h->hf, &options, lease, h->hold->execution, err);
+}
+
+static int acquire(struct holding *h, struct hf_lease *lease, struct hf_error *err)
 {
     const struct cli_options *opts = &h->cli->opts;
     struct hf_acquire_options options = HF_ACQUIRE_INIT;
-    struct hf_error err;
     options.ttl_ms = opts->ttl_ms;
     options.wait_ms = opts->wait_ms;
     options.owner = opts->owner;
     options.note = opts->note;
     options.priority = (int32_t)opts->priority;
     options.once_key = h->hold->once_key;
-    hf_run_bind(h->run, &options);
-    int r = hf_acquire(h->hf, h->hold->name, &options, lease, &err);
+    hf_run_bind(h->run, options.bound, &options.n_bound, &options.cancel_fd);
+    return hf_acquire(h->hf, h->hold->name, &options, lease, err);
+}
+
+/* The key has an execution already: its outcome is ours. */
+static int duplicate(const struct holding *h)
+{
+    const struct hf_execution *x = h->hold->execution;
+    if (!h->cli->opts.quiet)
+        cli_complain("%s: key %s has execution %s (%s) already; nothing was run", x->workflow,
+                     x->key, x->id, hf_execution_state_name(x->state));
+    return cli_execution_code(x);
+}
+
+/* True: it is held. Otherwise *ret_code is the exit code. */
+static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
+{
+    struct hf_error err;
+    int r = h->hold->begins ? begin(h, lease, &err) : acquire(h, lease, &err);
+    if (r >= 0 && !lease->token[0]) {
+        *ret_code = duplicate(h);
+        return false;
+    }
     int signal_number = r >= 0 || r == -HF_CANCELLED ? hf_run_cancelled_by(h->run) : 0;
     if (signal_number)
         *ret_code = cancelled(h, signal_number, r >= 0 ? lease : NULL);
@@ -85,7 +124,7 @@ static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
 static int not_run(const struct holding *h)
 {
     int why = h->end.not_run;
-    cli_complain("can't run %s: %s", h->hold->argv[0], strerror(why));
+    cli_complain("can't run %s: %s", h->hold->command.argv[0], strerror(why));
     return why == ENOENT || why == ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 }
 
@@ -103,6 +142,13 @@ static int unguarded(const struct holding *h)
 {
     cli_complain("%s: the guardian process was killed, so the command was ended", h->hold->name);
     return hf_code_exit(HF_LOST);
+}
+
+static void say_cancelled(const struct holding *h)
+{
+    if (!h->cli->opts.quiet)
+        cli_complain("%s: the command was ended because its execution %s was cancelled",
+                     h->hold->name, h->run->lease.execution_id);
 }
 
 /* The exit code of the command's own end. */
@@ -126,6 +172,8 @@ static int exit_code(const struct holding *h)
         return timed_out(h);
     if (h->end.why == HF_ENDING_UNGUARDED)
         return unguarded(h);
+    if (h->end.why == HF_ENDING_CANCELLED)
+        say_cancelled(h);
     return command_code(h);
 }
 
@@ -160,6 +208,17 @@ static void bound_farewell(const char *name, const char *fate)
     alarm(FAREWELL_S);
 }
 
+/* What is still ours is given back; of an execution, with what it has printed. */
+static int end_lost(struct holding *h)
+{
+    if (!h->hold->begins)
+        return hf_release(h->hf, &h->run->lease, NULL);
+    struct hf_result result = *hf_capture_copy(h->hold->capture);
+    result.state = HF_ABORTED;
+    result.reason = "its lease could not be renewed in time";
+    return hf_finish(h->hf, &h->run->lease, &result, NULL);
+}
+
 /*
  * The command was ended for the lease's sake. Where it only could not be renewed in time it may be
  * ours still: then it is given back, so that others need not wait for it to expire.
@@ -175,7 +234,7 @@ static int lost(struct holding *h)
     if (run->keeper)
         hf_keeper_check(run->keeper, NULL, &why);
     hf_run_stop_keeping(run);
-    bool released = hf_release(h->hf, &run->lease, NULL) >= 0;
+    bool released = end_lost(h) >= 0;
     hf_report_lost(h->hf, &run->lease,
                    h->end.why == HF_ENDING_DEADLINE ? "not renewed in time" : "no longer ours",
                    NULL);
@@ -195,8 +254,11 @@ static const char *reason_of(const struct holding *h)
         [HF_ENDING_TIMEOUT] = "timeout",
         [HF_ENDING_LOST] = "lost",
         [HF_ENDING_UNGUARDED] = "guardian killed",
+        [HF_ENDING_CANCELLED] = "cancelled",
     };
-    const char *reason = h->end.why <= HF_ENDING_UNGUARDED ? reasons[h->end.why] : NULL;
+    const char *reason = h->end.why <= HF_ENDING_CANCELLED ? reasons[h->end.why] : NULL;
+    if (h->never_started && !reason)
+        return "could not be started";
     return h->end.not_run ? "could not be run" : reason ? reason : "";
 }
 
@@ -212,7 +274,22 @@ static int release_failed(struct holding *h, int code, const struct hf_error *er
     cli_complain("%s: the command ended with exit code %d, but the lock could not be given back "
                  "(it ends with this process): %s",
                  h->hold->name, code, err->message);
-    return code == 0 && h->hold->once_key ? hf_code_exit(err->code) : code;
+    bool recorded = h->hold->once_key || h->hold->begins;
+    return code == 0 && recorded ? hf_code_exit(err->code) : code;
+}
+
+/* How an execution ended: the command's own exit code, or why it has none. */
+static struct hf_result result_of(struct holding *h, int code)
+{
+    struct hf_result result = HF_RESULT_INIT;
+    if (h->hold->capture)
+        result = *hf_capture_copy(h->hold->capture);
+    bool aborted = h->end.why == HF_ENDING_CANCELLED || h->never_started;
+    result.state = aborted ? HF_ABORTED : code == 0 ? HF_SUCCESS : HF_FAILED;
+    result.has_exit_code = !h->never_started;
+    result.exit_code = code;
+    result.reason = reason_of(h);
+    return result;
 }
 
 static int give_back(struct holding *h, int code)
@@ -220,19 +297,39 @@ static int give_back(struct holding *h, int code)
     struct hf_error err;
     int r;
     hf_run_stop_keeping(h->run);
-    struct hf_result result = HF_RESULT_INIT;
-    result.state = code == 0 ? HF_SUCCESS : HF_FAILED;
-    result.has_exit_code = true;
-    result.exit_code = code;
-    result.reason = reason_of(h);
-    if (h->hold->once_key)
+    hf_failpoint(HF_FAIL_ENDED);
+    if (h->hold->once_key || h->hold->begins) {
+        struct hf_result result = result_of(h, code);
         r = hf_finish(h->hf, &h->run->lease, &result, &err);
-    else
+    } else
         r = hf_release(h->hf, &h->run->lease, &err);
+    hf_failpoint(HF_FAIL_FINISHED);
     return r < 0 ? release_failed(h, code, &err) : code;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
+
+/* What a command that runs once is told of its execution. */
+static struct hf_execution once_execution(const struct holding *h)
+{
+    struct hf_execution x = {.attempt = 1, .once = true};
+    memcpy(x.id, h->run->lease.execution_id, sizeof x.id);
+    memcpy(x.workflow, h->run->lease.name, sizeof x.workflow);
+    snprintf(x.key, sizeof x.key, "%s", h->hold->once_key ? h->hold->once_key : "");
+    return x;
+}
+
+/* It was cancelled, or something failed, before anything was started. */
+static int not_started(struct holding *h, int r, const struct hf_error *err)
+{
+    h->never_started = true;
+    int code = cli_fail(h->cli, err);
+    if (r == -HF_CANCELLED) {
+        h->end.why = HF_ENDING_CANCELLED;
+        code = hf_code_exit(HF_LOST);
+    }
+    return give_back(h, code);
+}
 
 static int run_held(struct holding *h, const struct hf_lease *lease)
 {
@@ -243,11 +340,13 @@ static int run_held(struct holding *h, const struct hf_lease *lease)
     int code = h->hold->begin ? h->hold->begin(h->hold->arg) : 0;
     if (code)
         return give_back(h, code);
-    run->tap_fd = h->hold->tap_fd;
-    run->tap = h->hold->tap;
-    run->tap_arg = h->hold->arg;
-    if (hf_run_start(run, h->cli->opts.store_url, h->hold->once_key, &err) < 0)
-        return give_back(h, cli_fail(h->cli, &err));
+    struct hf_execution once = once_execution(h);
+    memcpy(run->taps, h->hold->taps, sizeof run->taps);
+    run->execution = h->hold->begins ? h->hold->execution : h->hold->once_key ? &once : NULL;
+    run->capture = h->hold->capture;
+    int r = hf_run_start(run, h->cli->opts.store_url, &err);
+    if (r < 0)
+        return not_started(h, r, &err);
     hf_run_wait(run, &h->end);
     bool is_lost = h->end.why == HF_ENDING_DEADLINE || h->end.why == HF_ENDING_LOST;
     if (is_lost && !run->aborted)
@@ -291,11 +390,9 @@ static void die_of_interrupt(struct holding *h)
 
 int cli_hold(struct cli *cli, const struct cli_hold *hold)
 {
-    struct hf_command command = {.argv = hold->argv,
-                                 .grace_ms = cli->opts.grace_ms,
-                                 .timeout_ms = cli->opts.timeout_ms,
-                                 .in_path = hold->in_path,
-                                 .out_fd = hold->out_fd};
+    struct hf_command command = hold->command;
+    command.grace_ms = cli->opts.grace_ms;
+    command.timeout_ms = cli->opts.timeout_ms;
     struct hf_run run;
     struct hf_error err;
     struct holding h = {.cli = cli, .hold = hold, .run = &run};

@@ -1,4 +1,4 @@
-/* Holding a lock around a command: what run and update share. */
+/* Holding a lock around a command: what run, update and start share. */
 #ifndef HF_CLI_HOLD_H
 #define HF_CLI_HOLD_H
 
@@ -7,12 +7,13 @@
 
 struct cli_hold {
     const char *name;
-    char *const *argv;
-    const char *once_key; /* NULL: as often as it is asked for */
-    const char *in_path;  /* as in struct hf_command */
-    int out_fd;
-    int tap_fd; /* as in struct hf_run; -1: none */
-    int (*tap)(struct hf_run *run, void *arg);
+    struct hf_command command; /* without its times, which are the options' */
+    const char *once_key;      /* NULL: as often as it is asked for */
+    /* start: begin this execution instead of merely taking the lock; its record, and its output */
+    const struct hf_begin_options *begins;
+    struct hf_execution *execution;
+    struct hf_capture *capture;
+    struct hf_tap taps[HF_TAPS]; /* as in struct hf_run */
     /*
      * Called when the lease is held, before the command is started; and when it has succeeded and
      * nothing of it is left, before the release. Both answer the exit code, 0 to go on. NULL: none.
@@ -25,6 +26,9 @@ struct cli_hold {
 
 /* The exit code of the whole. */
 int cli_hold(struct cli *cli, const struct cli_hold *hold);
+
+/* The exit code that tells of an execution which others have begun. */
+int cli_execution_code(const struct hf_execution *execution);
 
 /* The command's words: what follows the first operand, or those of $SHELL -c STRING in `shell`. */
 char *const *cli_command_words(const struct cli *cli, int argc, char **argv, char *shell[4]);

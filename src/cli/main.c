@@ -90,6 +90,52 @@ const struct cli_command cli_commands[] = {
      .wraps_command = true,
      .default_wait_ms = 30000,
      .run = cmd_update},
+    {.name = "start",
+     .bit = CLI_START,
+     .synopsis = "[options] WORKFLOW [--key K] [--input FILE|-]",
+     .summary = "Run a configured workflow here, and record it as an execution",
+     .details =
+         "Only one execution of WORKFLOW runs at a time. What it prints is passed on and kept;\n"
+         "the exit code is the command's. With a key that has been used, nothing is run and\n"
+         "the exit code is that of the execution that has it.",
+     .min_operands = 1,
+     .max_operands = 1,
+     .run = cmd_start},
+    {.name = "executions",
+     .bit = CLI_EXECUTIONS,
+     .synopsis = "[--workflow W] [--state S] [--limit N]",
+     .summary = "List executions, newest first",
+     .run = cmd_executions},
+    {.name = "show",
+     .bit = CLI_SHOW,
+     .synopsis = "ID",
+     .summary = "Show an execution; with --json its input and output, too",
+     .min_operands = 1,
+     .max_operands = 1,
+     .run = cmd_show},
+    {.name = "cancel",
+     .bit = CLI_CANCEL,
+     .synopsis = "ID",
+     .summary = "Stop an execution, wherever it runs",
+     .details = "One that is PENDING is ABORTED at once. One that runs learns of it by its next\n"
+                "heartbeat: SIGTERM, then SIGKILL after its grace, then ABORTED.",
+     .min_operands = 1,
+     .max_operands = 1,
+     .run = cmd_cancel},
+    {.name = "retry",
+     .bit = CLI_RETRY,
+     .synopsis = "ID\n--state S --workflow W [--dry-run]",
+     .summary = "Queue a new execution with the input of one that has ended",
+     .details = "The second form: of every one in that state which was not retried yet.",
+     .max_operands = 1,
+     .run = cmd_retry},
+    {.name = "log",
+     .bit = CLI_LOG,
+     .synopsis = "ID [--follow]",
+     .summary = "Print what an execution has printed",
+     .min_operands = 1,
+     .max_operands = 1,
+     .run = cmd_log},
     {.name = "serve",
      .bit = CLI_SERVE,
      .synopsis = "[options]",
@@ -163,7 +209,7 @@ static int dispatch(struct cli *cli, int argc, char **argv)
         cli_help_command(stdout, cli->command);
         return 0;
     }
-    if (!cli->command->wraps_command) /* COMMAND would inherit it */
+    if (!cli->command->wraps_command && cli->command->bit != CLI_START) /* it would be inherited */
         signal(SIGPIPE, SIG_IGN);
     return cli->command->run(cli, n_operands, argv);
 }

@@ -12,6 +12,7 @@
 #include "text.h"
 
 #define TAKES (CLI_RUN | CLI_ACQUIRE | CLI_UPDATE)
+#define WAITS (TAKES | CLI_START)
 #define WRAPS (CLI_RUN | CLI_UPDATE)
 #define AT(member) offsetof(struct cli_options, member)
 
@@ -19,19 +20,19 @@ enum { GRACE_DEFAULT_MS = 10000, PRIORITY_MAX = 1000000 };
 #define EVER INT64_MAX
 
 const struct cli_option cli_option_table[] = {
-    {'w', "wait", "D", TAKES, CLI_WAIT, AT(wait_ms), 0, EVER,
+    {'w', "wait", "D", WAITS, CLI_WAIT, AT(wait_ms), 0, EVER,
      "wait up to D for the lock; plain --wait: for ever"},
-    {'n', "nonblock", NULL, TAKES, CLI_SET, AT(wait_ms), 0, 0, "do not wait"},
+    {'n', "nonblock", NULL, WAITS, CLI_SET, AT(wait_ms), 0, 0, "do not wait"},
     {0, "ttl", "D", TAKES | CLI_EXTEND, CLI_DURATION, AT(ttl_ms), HF_TTL_MIN_MS, HF_TTL_MAX_MS,
      "how long the lease lasts unless renewed (60s; extend: as long as before)"},
     {0, "grace", "D", WRAPS, CLI_DURATION, AT(grace_ms), 0, EVER,
      "time between SIGTERM and SIGKILL when COMMAND must stop (10s, at most ttl/3)"},
-    {'E', "conflict-exit-code", "N", TAKES, CLI_INT, AT(conflict_exit_code), 0, 255,
+    {'E', "conflict-exit-code", "N", WAITS, CLI_INT, AT(conflict_exit_code), 0, 255,
      "exit with N instead of 75 when it is held by another"},
-    {0, "owner", "T", TAKES, CLI_TEXT, AT(owner), 1, HF_OWNER_MAX,
+    {0, "owner", "T", WAITS, CLI_TEXT, AT(owner), 1, HF_OWNER_MAX,
      "who holds it, for people (HOST/PID)"},
-    {0, "note", "T", TAKES | CLI_TOKEN, CLI_TEXT, AT(note), 0, HF_NOTE_MAX, "what for, for people"},
-    {0, "priority", "N", TAKES, CLI_INT, AT(priority), -PRIORITY_MAX, PRIORITY_MAX,
+    {0, "note", "T", WAITS | CLI_TOKEN, CLI_TEXT, AT(note), 0, HF_NOTE_MAX, "what for, for people"},
+    {0, "priority", "N", WAITS, CLI_INT, AT(priority), -PRIORITY_MAX, PRIORITY_MAX,
      "among those who wait the highest goes first (0)"},
     {0, "pid", "PID", CLI_ACQUIRE, CLI_INT, AT(pid), 1, INT32_MAX,
      "the lease ends when this local process does"},
@@ -58,11 +59,26 @@ const struct cli_option cli_option_table[] = {
     {0, "prefix", "P", CLI_LIST | CLI_TOKEN, CLI_TEXT, AT(prefix), 0, HF_NAME_MAX,
      "only names that begin with P"},
     {0, "since", "D", CLI_EVENTS, CLI_DURATION, AT(since_ms), 1, EVER, "only the last D"},
-    {'f', "follow", NULL, CLI_EVENTS, CLI_FLAG, AT(follow), 0, 0,
-     "go on printing as they happen, until interrupted"},
+    {'f', "follow", NULL, CLI_EVENTS | CLI_LOG, CLI_FLAG, AT(follow), 0, 0,
+     "go on printing as it happens (log: until the end), until interrupted"},
     {0, "every", "D", CLI_SWEEP, CLI_DURATION, AT(every_ms), 100, EVER,
      "sweep again every D until SIGTERM or SIGINT"},
-    {0, "dry-run", NULL, CLI_SWEEP, CLI_FLAG, AT(dry_run), 0, 0, "only say what would be freed"},
+    {0, "dry-run", NULL, CLI_SWEEP | CLI_RETRY, CLI_FLAG, AT(dry_run), 0, 0,
+     "only say what would be freed, or repeated"},
+    {0, "config", "FILE", CLI_START, CLI_TEXT, AT(config_path), 1, INT_MAX,
+     "the workflows ($HOLDFAST_CONFIG, else /etc/holdfast/holdfast.yaml)"},
+    {0, "key", "K", CLI_START, CLI_TEXT, AT(key), 1, HF_KEY_MAX,
+     "idempotency: at most one execution of WORKFLOW with this key"},
+    {0, "input", "FILE|-", CLI_START, CLI_TEXT, AT(input_path), 1, INT_MAX,
+     "what the command reads on its stdin; -: what we read on ours"},
+    {0, "detach", NULL, CLI_START, CLI_FLAG, AT(detach), 0, 0,
+     "only record it as PENDING, for whoever claims it, and print its id"},
+    {0, "workflow", "W", CLI_EXECUTIONS | CLI_RETRY, CLI_NAME, AT(workflow), 0, 0,
+     "only those of this workflow"},
+    {0, "state", "S", CLI_EXECUTIONS | CLI_RETRY, CLI_STAGE, AT(state), 0, 0,
+     "only those that are PENDING, RUNNING, SUCCESS, FAILED or ABORTED"},
+    {0, "limit", "N", CLI_EXECUTIONS, CLI_INT, AT(limit), 1, INT32_MAX,
+     "at most the newest N (100)"},
     {0, "print", NULL, CLI_INIT, CLI_FLAG, AT(print_schema), 0, 0, "print the schema instead"},
     {0, "bump-epoch", NULL, CLI_INIT, CLI_FLAG, AT(bump_epoch), 0, 0,
      "raise every later fence past those that a restored backup may have lost"},
@@ -85,7 +101,8 @@ const struct cli_option cli_option_table[] = {
     {0, "expires", "D", CLI_TOKEN, CLI_DURATION, AT(expires_ms), 1, EVER,
      "create: it is good for D (for ever)"},
     {0, "store", "URL", CLI_ALL, CLI_TEXT, AT(store_url), 1, INT_MAX,
-     "sqlite:PATH, file:DIR, postgres://... or http://... ($HOLDFAST_STORE, else your sqlite store)"},
+     "sqlite:PATH, file:DIR, postgres://... or http://... ($HOLDFAST_STORE, else your sqlite "
+     "store)"},
     {0, "json", NULL, CLI_ALL, CLI_FLAG, AT(json), 0, 0, "print JSON: one object per line"},
     {'q', "quiet", NULL, CLI_ALL, CLI_FLAG, AT(quiet), 0, 0,
      "print only what was asked for, and errors; not that a lock is held"},
@@ -197,6 +214,19 @@ static int apply_period(const struct cli_option *o, const char *value, void *fie
     return hf_fail(err, HF_INVALID, "'%s' is neither hour nor day", value);
 }
 
+static int apply_stage(const struct cli_option *o, const char *value, void *field,
+                       struct hf_error *err)
+{
+    (void)o;
+    for (int64_t i = 0; i < HF_EXECUTION_STATE_COUNT; i++)
+        if (strcasecmp(value, hf_execution_state_name((enum hf_execution_state)i)) == 0) {
+            *(int64_t *)field = i;
+            return 0;
+        }
+    return hf_fail(err, HF_INVALID, "'%.40s' is none of PENDING, RUNNING, SUCCESS, FAILED, ABORTED",
+                   value);
+}
+
 static int apply_format(const struct cli_option *o, const char *value, void *field,
                         struct hf_error *err)
 {
@@ -208,9 +238,10 @@ static int apply_format(const struct cli_option *o, const char *value, void *fie
 }
 
 static apply_fn *const appliers[] = {
-    [CLI_FLAG] = apply_flag, [CLI_SET] = apply_set,       [CLI_DURATION] = apply_duration,
-    [CLI_WAIT] = apply_wait, [CLI_INT] = apply_int,       [CLI_TEXT] = apply_text,
-    [CLI_NAME] = apply_name, [CLI_PERIOD] = apply_period, [CLI_FORMAT] = apply_format,
+    [CLI_FLAG] = apply_flag,     [CLI_SET] = apply_set,       [CLI_DURATION] = apply_duration,
+    [CLI_WAIT] = apply_wait,     [CLI_INT] = apply_int,       [CLI_TEXT] = apply_text,
+    [CLI_NAME] = apply_name,     [CLI_PERIOD] = apply_period, [CLI_STAGE] = apply_stage,
+    [CLI_FORMAT] = apply_format,
 };
 
 /* ---- words ---------------------------------------------------------------------------------- */
@@ -426,8 +457,12 @@ static int check_together(struct cli *cli)
 int cli_parse(struct cli *cli, int argc, char **argv, int *ret_operands)
 {
     struct words w = {.argv = argv, .argc = argc};
-    cli->opts = (struct cli_options){
-        .grace_ms = -1, .fence = -1, .conflict_exit_code = CLI_EXIT_HELD, .max_connections = 20000};
+    cli->opts = (struct cli_options){.grace_ms = -1,
+                                     .fence = -1,
+                                     .conflict_exit_code = CLI_EXIT_HELD,
+                                     .state = -1,
+                                     .limit = 100,
+                                     .max_connections = 20000};
     int code = 0;
     while (code == 0 && w.at < w.argc)
         code = take_word(cli, &w);

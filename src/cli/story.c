@@ -30,6 +30,7 @@ static const struct {
 } reasons[] = {{"expired", "its ttl ran out"},
                {"holder-died", "the holder died"},
                {"rebooted", "the machine was rebooted"},
+               {"execution-ended", "its execution was over"},
                {"held", "was denied"}};
 
 static const char *reason_text(const char *reason)

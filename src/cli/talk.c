@@ -59,7 +59,7 @@ static void hint_for(const struct cli *cli, int code, char *ret, size_t size)
     unsigned bit = cli->command->bit;
     char span[HF_SPAN_MAX];
     *ret = '\0';
-    if (code == -HF_HELD && bit & (CLI_RUN | CLI_ACQUIRE | CLI_UPDATE)) {
+    if (code == -HF_HELD && bit & (CLI_RUN | CLI_ACQUIRE | CLI_UPDATE | CLI_START)) {
         hf_format_span(cli->opts.wait_ms, span);
         if (cli->opts.wait_ms == 0)
             snprintf(ret, size, "; wait with --wait=5m");

@@ -267,11 +267,12 @@ void hf_describe_status(const struct hf_status *status, char *ret, size_t size)
         return;
     }
     hf_format_span(status->held_for_ms, span);
-    snprintf(ret, size, "%s is %s by %s%s since %s ago, fence %lld", status->name,
+    snprintf(ret, size, "%s is %s by %s%s since %s ago, fence %lld%s%s", status->name,
              status->state == HF_STATE_STALE ? "still marked as held" : "held",
              status->owner[0] ? status->owner : "somebody",
              status->alive == HF_ALIVE_UNKNOWN ? "" : life[status->alive], span,
-             (long long)status->fence);
+             (long long)status->fence, status->execution_id[0] ? ", execution " : "",
+             status->execution_id);
 }
 
 /* ---- what things are called ----------------------------------------------------------------- */

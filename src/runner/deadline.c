@@ -47,6 +47,12 @@ void hf_plan_end_leftovers(struct hf_plan *plan, int64_t now_ms)
     plan->termed = false; /* one that was just being forked may have missed it */
 }
 
+void hf_plan_end_soon(struct hf_plan *plan, enum hf_ending why, int64_t now_ms)
+{
+    if (plan->why == HF_ENDING_NONE)
+        end_by(plan, why, now_ms, now_ms + plan->grace_ms);
+}
+
 void hf_plan_end_now(struct hf_plan *plan, enum hf_ending why, int64_t now_ms)
 {
     end_by(plan, why, now_ms, now_ms);
@@ -61,7 +67,7 @@ static int64_t lease_runs_out_ms(const struct hf_plan *plan)
 enum hf_due hf_plan_tick(struct hf_plan *plan, int64_t now_ms)
 {
     if (plan->why == HF_ENDING_NONE && now_ms >= plan->timeout_at_ms)
-        end_by(plan, HF_ENDING_TIMEOUT, now_ms, now_ms + plan->grace_ms);
+        hf_plan_end_soon(plan, HF_ENDING_TIMEOUT, now_ms);
     if (now_ms >= lease_runs_out_ms(plan))
         end_by(plan, HF_ENDING_DEADLINE, now_ms, plan->deadline_ms - plan->lead_ms);
     if (now_ms >= plan->kill_at_ms)

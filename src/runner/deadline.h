@@ -23,7 +23,8 @@ enum hf_ending {
     HF_ENDING_DEADLINE,  /* nobody confirmed a renewal in time */
     HF_ENDING_LOST,      /* the lease is somebody else's now, or the wrapper wants it dead */
     HF_ENDING_ABANDONED, /* the wrapper died */
-    HF_ENDING_UNGUARDED  /* the guardian died */
+    HF_ENDING_UNGUARDED, /* the guardian died */
+    HF_ENDING_CANCELLED  /* somebody asked for it */
 };
 
 enum hf_due { HF_DUE_NOTHING, HF_DUE_TERM, HF_DUE_KILL };
@@ -45,6 +46,9 @@ void hf_plan_renew(struct hf_plan *plan, int64_t deadline_ms);
 
 /* The command has exited: what is left of its tree may go by itself, then is made to. */
 void hf_plan_end_leftovers(struct hf_plan *plan, int64_t now_ms);
+
+/* SIGTERM now, SIGKILL after the grace. */
+void hf_plan_end_soon(struct hf_plan *plan, enum hf_ending why, int64_t now_ms);
 
 /* Kill at once. */
 void hf_plan_end_now(struct hf_plan *plan, enum hf_ending why, int64_t now_ms);

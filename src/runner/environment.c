@@ -60,7 +60,7 @@ static int add_store(struct hf_buf *out, const char *store_url, struct hf_error 
 }
 
 int hf_environment_write(struct hf_buf *out, const struct hf_lease *lease, const char *store_url,
-                         const char *key, struct hf_error *err)
+                         const struct hf_execution *execution, struct hf_error *err)
 {
     int r = add_store(out, store_url, err);
     if (r < 0)
@@ -70,11 +70,11 @@ int hf_environment_write(struct hf_buf *out, const struct hf_lease *lease, const
     add_number(out, "FENCE", lease->fence);
     add_text(out, "OWNER", lease->owner);
     add_number(out, "TTL_MS", lease->ttl_ms);
-    if (key) {
-        add_text(out, "EXECUTION", lease->execution_id);
-        add_text(out, "WORKFLOW", lease->name);
-        add_text(out, "KEY", key);
-        add_number(out, "ATTEMPT", 1); /* a key that failed gets a new execution */
+    if (execution) {
+        add_text(out, "EXECUTION", execution->id);
+        add_text(out, "WORKFLOW", execution->workflow);
+        add_text(out, "KEY", execution->key);
+        add_number(out, "ATTEMPT", execution->attempt);
     } else {
         static const char *const of_execution[] = {"EXECUTION", "WORKFLOW", "KEY", "ATTEMPT"};
         for (size_t i = 0; i < sizeof of_execution / sizeof *of_execution; i++)

@@ -8,9 +8,9 @@
 /*
  * Lines for putenv(), each with its NUL: HOLDFAST_NAME=..., and so on; a bare name takes what an
  * outer `run` had set out of the environment. `store_url` as the user gave it (NULL: the default);
- * `key`: of the execution that the lease belongs to, or NULL.
+ * `execution`: that the lease belongs to, or NULL.
  */
 int hf_environment_write(struct hf_buf *out, const struct hf_lease *lease, const char *store_url,
-                         const char *key, struct hf_error *err);
+                         const struct hf_execution *execution, struct hf_error *err);
 
 #endif

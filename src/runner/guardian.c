@@ -13,6 +13,7 @@
 
 #include "clock.h"
 #include "error.h"
+#include "failpoint.h"
 #include "link.h"
 #include "standin.h"
 #include "tree.h"
@@ -91,6 +92,7 @@ static void start_command(struct guardian *g, const struct hf_note *note, char *
     /* The wrapper may have been stopped since it got the lease. */
     if (hf_plan_tick(&g->plan, hf_clock_boot_ms()) != HF_DUE_NOTHING)
         refuse_to_start(g);
+    hf_failpoint(HF_FAIL_GUARDIAN);
     pid_t pid = hf_spawn(g->command, g->link, &g->on_child);
     if (pid < 0) {
         tell(g, (struct hf_note){.kind = HF_NOTE_NOT_RUN, .number = -pid});
@@ -98,8 +100,7 @@ static void start_command(struct guardian *g, const struct hf_note *note, char *
     }
     g->pid = pid;
     g->has_children = true;
-    if (g->command->out_fd >= 0)
-        close(g->command->out_fd); /* who reads it waits for the last writer */
+    hf_command_close(g->command); /* who reads what it writes waits for the last writer */
 }
 
 static void command_changed(struct guardian *g, int status)
@@ -167,6 +168,13 @@ static void resume(struct guardian *g)
     tell(g, (struct hf_note){.kind = HF_NOTE_RESUMED, .deadline_ms = g->plan.deadline_ms});
 }
 
+static void renewed(struct guardian *g, const struct hf_note *note)
+{
+    hf_plan_renew(&g->plan, note->deadline_ms);
+    if (note->cancel)
+        hf_plan_end_soon(&g->plan, HF_ENDING_CANCELLED, hf_clock_boot_ms());
+}
+
 static void obey(struct guardian *g, const struct hf_note *note, char *data, size_t n)
 {
     if (g->pid == 0) {
@@ -176,7 +184,7 @@ static void obey(struct guardian *g, const struct hf_note *note, char *data, siz
     }
     switch (note->kind) {
     case HF_NOTE_RENEWED:
-        hf_plan_renew(&g->plan, note->deadline_ms);
+        renewed(g, note);
         break;
     case HF_NOTE_SIGNAL:
         pass_on(g, note);
@@ -217,7 +225,7 @@ static void listen_to_stand_in(struct guardian *g)
     struct hf_note note;
     int r = hf_link_hear(g->stand_in_link, &note, NULL, 0, NULL);
     if (r > 0 && note.kind == HF_NOTE_RENEWED)
-        hf_plan_renew(&g->plan, note.deadline_ms);
+        renewed(g, &note);
     if (r > 0 && note.kind == HF_NOTE_LOST)
         hf_plan_end_now(&g->plan, HF_ENDING_LOST, hf_clock_boot_ms());
     if (r >= 0)

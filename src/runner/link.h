@@ -13,7 +13,7 @@
 enum hf_note_kind {
     /* to the guardian */
     HF_NOTE_START,   /* run the command; deadline_ms, ttl_ms; data: lines for its environment */
-    HF_NOTE_RENEWED, /* deadline_ms */
+    HF_NOTE_RENEWED, /* deadline_ms; cancel */
     HF_NOTE_SIGNAL,  /* pass the signal `number` on; from_terminal */
     HF_NOTE_PAUSE,   /* the wrapper is about to stop; data: the lease that must be kept meanwhile */
     HF_NOTE_RESUME,  /* it is back */
@@ -31,6 +31,7 @@ struct hf_note {
     enum hf_note_kind kind;
     int number;
     enum hf_ending why;
+    bool cancel;        /* its execution is to stop */
     bool from_terminal; /* the terminal sent the signal to the whole process group */
     uint32_t left_behind;
     int64_t deadline_ms, ttl_ms;

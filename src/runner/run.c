@@ -7,15 +7,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "capture.h"
 #include "clock.h"
 #include "environment.h"
 #include "error.h"
+#include "failpoint.h"
 #include "link.h"
 #include "process.h"
 #include "terminal.h"
 #include "tree.h"
 
 enum {
+    BEAT_MS = 1000,             /* how often the lease of an execution is renewed */
     KEEP_AGAIN_MS = 100,        /* where the renewing thread could not be started */
     GUARDIAN_PATIENCE_MS = 1000 /* a guardian that has not killed by then is stopped itself */
 };
@@ -24,7 +27,9 @@ enum {
 
 int hf_run_prepare(struct hf_run *run, struct hf_command *command, struct hf_error *err)
 {
-    *run = (struct hf_run){.timer_fd = -1, .tap_fd = -1, .guardian.link = -1};
+    *run = (struct hf_run){.timer_fd = -1, .guardian.link = -1};
+    for (int i = 0; i < HF_TAPS; i++)
+        run->taps[i].fd = -1;
     int r = hf_signals_open(&run->signals, err);
     if (r < 0)
         return r;
@@ -33,17 +38,17 @@ int hf_run_prepare(struct hf_run *run, struct hf_command *command, struct hf_err
     command->group = run->has_terminal ? getpgrp() : 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a dead guardian leaves comes to us */
     r = hf_guardian_start(command, &run->guardian, err);
-    if (command->out_fd >= 0)
-        close(command->out_fd); /* the guardian has its own; who reads it must see its end */
+    hf_command_close(command); /* the guardian has its own; who reads it must see its end */
     return r;
 }
 
-void hf_run_bind(const struct hf_run *run, struct hf_acquire_options *options)
+void hf_run_bind(const struct hf_run *run, int32_t bound[HF_BOUND_MAX], size_t *ret_n_bound,
+                 int *ret_cancel_fd)
 {
-    options->bound[0] = run->guardian.pid;
-    options->bound[1] = getpid();
-    options->n_bound = 2;
-    options->cancel_fd = run->signals.fd;
+    bound[0] = run->guardian.pid;
+    bound[1] = getpid();
+    *ret_n_bound = 2;
+    *ret_cancel_fd = run->signals.fd;
 }
 
 int hf_run_cancelled_by(struct hf_run *run)
@@ -57,18 +62,43 @@ static void tell(const struct hf_run *run, struct hf_note note)
     hf_link_tell(run->guardian.link, &note, NULL, 0);
 }
 
-int hf_run_start(struct hf_run *run, const char *store_url, const char *key, struct hf_error *err)
+/* From here on it may have had effects: that is on disk before anything is started. */
+static int mark_spawned(struct hf_run *run, struct hf_error *err)
+{
+    if (!run->execution || run->execution->once)
+        return 0; /* a once-run that is lost is aborted either way */
+    hf_failpoint(HF_FAIL_BEGUN);
+    int r = hf_spawned(run->hf, &run->lease, err);
+    hf_failpoint(HF_FAIL_MARKED);
+    if (r >= 0 && run->lease.cancel_requested)
+        r = hf_fail(err, HF_CANCELLED, "%s: execution %s was cancelled before it was started",
+                    run->lease.name, run->lease.execution_id);
+    return r;
+}
+
+/* When to begin renewing: an execution beats more often, to learn soon that it is to stop. */
+static int64_t first_beat_ms(const struct hf_run *run)
+{
+    const struct hf_lease *lease = &run->lease;
+    int64_t third_ms = lease->deadline_ms - lease->ttl_ms * 2 / 3;
+    int64_t beat_ms = hf_clock_boot_ms() + BEAT_MS;
+    return run->execution && beat_ms < third_ms ? beat_ms : third_ms;
+}
+
+int hf_run_start(struct hf_run *run, const char *store_url, struct hf_error *err)
 {
     const struct hf_lease *lease = &run->lease;
     struct hf_buf environment = HF_BUF(HF_NOTE_DATA_MAX);
-    int r = hf_environment_write(&environment, lease, store_url, key, err);
+    int r = mark_spawned(run, err);
+    if (r >= 0)
+        r = hf_environment_write(&environment, lease, store_url, run->execution, err);
     if (r >= 0) {
         run->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
         if (run->timer_fd < 0)
             r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make a timer");
     }
     if (r >= 0) {
-        hf_clock_arm(run->timer_fd, lease->deadline_ms - lease->ttl_ms * 2 / 3);
+        hf_clock_arm(run->timer_fd, first_beat_ms(run));
         hf_signals_pass_on(&run->signals);
         struct hf_note note = {
             .kind = HF_NOTE_START, .deadline_ms = lease->deadline_ms, .ttl_ms = lease->ttl_ms};
@@ -84,7 +114,15 @@ int hf_run_start(struct hf_run *run, const char *store_url, const char *key, str
 static void tell_renewed(void *arg, const struct hf_lease *lease)
 {
     const struct hf_run *run = arg;
-    tell(run, (struct hf_note){.kind = HF_NOTE_RENEWED, .deadline_ms = lease->deadline_ms});
+    tell(run, (struct hf_note){.kind = HF_NOTE_RENEWED,
+                               .deadline_ms = lease->deadline_ms,
+                               .cancel = lease->cancel_requested});
+}
+
+static const struct hf_result *tell_output(void *arg)
+{
+    const struct hf_run *run = arg;
+    return run->capture ? hf_capture_news(run->capture) : NULL;
 }
 
 void hf_run_keep(struct hf_run *run)
@@ -92,6 +130,10 @@ void hf_run_keep(struct hf_run *run)
     struct hf_keep_options options = HF_KEEP_INIT;
     options.renewed = tell_renewed;
     options.arg = run;
+    if (run->execution) {
+        options.every_ms = BEAT_MS;
+        options.output = tell_output;
+    }
     if (!run->keeper && hf_keep(run->hf, &run->lease, &options, &run->keeper, NULL) < 0)
         hf_clock_arm(run->timer_fd, hf_clock_boot_ms() + KEEP_AGAIN_MS);
 }
@@ -226,9 +268,9 @@ static bool listen_to_guardian(struct hf_run *run, struct hf_run_end *end)
 }
 
 /* True: there may be more to read at once. */
-static bool use_tap(struct hf_run *run)
+static bool use_tap(struct hf_run *run, struct hf_tap *tap)
 {
-    int r = run->tap_fd >= 0 ? run->tap(run, run->tap_arg) : 0;
+    int r = tap->fd >= 0 ? tap->use(run, tap) : 0;
     if (r < 0 && !run->told_lost) {
         run->aborted = true;
         order_kill(run);
@@ -238,7 +280,7 @@ static bool use_tap(struct hf_run *run)
 
 void hf_run_wait(struct hf_run *run, struct hf_run_end *ret)
 {
-    enum { GUARDIAN, SIGNALS, TIMER, KEEPER, TAP };
+    enum { GUARDIAN, SIGNALS, TIMER, KEEPER, TAP, N_FDS = TAP + HF_TAPS };
     struct hf_run_end end = {0};
     for (bool over = false; !over;) {
         bool keeps = run->keeper && !run->told_lost;
@@ -247,9 +289,10 @@ void hf_run_wait(struct hf_run *run, struct hf_run_end *ret)
             [SIGNALS] = {.fd = run->signals.fd, .events = POLLIN},
             [TIMER] = {.fd = run->timer_fd, .events = POLLIN},
             [KEEPER] = {.fd = keeps ? hf_keeper_fd(run->keeper) : -1, .events = POLLIN},
-            [TAP] = {.fd = run->tap_fd, .events = POLLIN},
+            [TAP] = {.fd = run->taps[0].fd, .events = run->taps[0].events},
+            [TAP + 1] = {.fd = run->taps[1].fd, .events = run->taps[1].events},
         };
-        if (poll(fds, 5, -1) <= 0)
+        if (poll(fds, N_FDS, -1) <= 0)
             continue;
         struct signalfd_siginfo info;
         if (fds[SIGNALS].revents && hf_signals_next(&run->signals, &info))
@@ -258,13 +301,16 @@ void hf_run_wait(struct hf_run *run, struct hf_run_end *ret)
             timer_fired(run);
         if (fds[KEEPER].revents)
             order_kill(run);
-        if (fds[TAP].revents)
-            use_tap(run);
+        for (int i = 0; i < HF_TAPS; i++)
+            if (fds[TAP + i].revents)
+                use_tap(run, &run->taps[i]);
         if (fds[GUARDIAN].revents)
             over = listen_to_guardian(run, &end);
     }
-    while (use_tap(run))
-        continue;
+    run->over = true;
+    for (int i = 0; i < HF_TAPS; i++)
+        while (use_tap(run, &run->taps[i]))
+            continue;
     *ret = end;
 }
 

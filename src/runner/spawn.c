@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "failpoint.h"
 #include "link.h"
 
 enum { EXIT_NOT_EXECUTABLE = 126, EXIT_NOT_FOUND = 127 };
@@ -18,9 +21,31 @@ static int redirect(const struct hf_command *command)
         if (fd < 0 || dup2(fd, STDIN_FILENO) < 0)
             return -1;
     }
-    if (command->out_fd >= 0 && dup2(command->out_fd, STDOUT_FILENO) < 0)
-        return -1;
+    const int fds[] = {command->in_fd, command->out_fd, command->err_fd};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0 && dup2(fds[i], i) < 0)
+            return -1;
     return 0;
+}
+
+/* Who, where and with what environment it runs; a setuid clears the death signal, so that is last. */
+static int settle_in(const struct hf_command *command)
+{
+    const struct hf_user *user = command->user;
+    if (user && (setgroups((size_t)user->n_groups, user->groups) < 0 || setgid(user->gid) < 0 ||
+                 setuid(user->uid) < 0))
+        return -1;
+    for (char *const *line = command->env; line && *line; line++)
+        putenv(*line);
+    return command->cwd ? chdir(command->cwd) : 0;
+}
+
+void hf_command_close(const struct hf_command *command)
+{
+    const int fds[] = {command->in_fd, command->out_fd, command->err_fd};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
 }
 
 /*
@@ -30,11 +55,15 @@ static int redirect(const struct hf_command *command)
 _Noreturn static void become(const struct hf_command *command, pid_t guardian, int link,
                              const struct sigaction *on_child)
 {
+    setpgid(0, command->group);
+    bool settled = redirect(command) == 0 && settle_in(command) == 0;
+    int saved_errno = errno;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != guardian)
         _exit(EXIT_NOT_EXECUTABLE);
-    setpgid(0, command->group);
-    if (redirect(command) == 0) {
+    hf_failpoint(HF_FAIL_EXEC);
+    errno = saved_errno;
+    if (settled) {
         sigaction(SIGCHLD, on_child, NULL);
         sigprocmask(SIG_SETMASK, &command->mask, NULL);
         execvp(command->argv[0], command->argv);

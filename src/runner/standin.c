@@ -10,7 +10,9 @@
 
 static void tell_renewed(void *arg, const struct hf_lease *lease)
 {
-    struct hf_note note = {.kind = HF_NOTE_RENEWED, .deadline_ms = lease->deadline_ms};
+    struct hf_note note = {.kind = HF_NOTE_RENEWED,
+                           .deadline_ms = lease->deadline_ms,
+                           .cancel = lease->cancel_requested};
     hf_link_tell(*(const int *)arg, &note, NULL, 0);
 }
 

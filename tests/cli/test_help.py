@@ -55,7 +55,8 @@ BY_HAND = [c for c in COMMANDS if c != "help"]
 
 def test_every_command_of_this_part_is_there():
     assert COMMANDS == ["run", "acquire", "extend", "release", "status", "list", "why", "events", "guard",
-                        "sweep", "update", "serve", "token", "metrics", "init", "help"]
+                        "sweep", "update", "start", "executions", "show", "cancel", "retry", "log", "serve", "token", "metrics",
+                        "init", "help"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -82,12 +83,15 @@ def test_version():
 
 
 def test_options_of_the_interface():
-    take = {"wait", "nonblock", "ttl", "conflict-exit-code", "owner", "note", "priority"}
+    waits = {"wait", "nonblock", "conflict-exit-code", "owner", "note", "priority"}
+    take = waits | {"ttl"}
     wrap = take | {"grace", "command"}
     expected = {
         "run": wrap | {"timeout", "once", "once-per"}, "acquire": take | {"pid"},
         "update": wrap | {"name"}, "extend": {"ttl"}, "release": {"force", "fence", "reason"},
         "list": {"held", "stale", "all", "prefix"}, "events": {"name", "since", "follow"},
+        "start": waits | {"config", "key", "input", "detach"}, "log": {"follow"},
+        "executions": {"workflow", "state", "limit"}, "retry": {"workflow", "state", "dry-run"},
         "sweep": {"every", "dry-run"}, "init": {"print", "bump-epoch"},
         "serve": {"listen", "require-token", "tls-cert", "tls-key", "max-connections", "log-format", "log-requests"},
         "token": {"allow", "prefix", "expires", "note"},
@@ -121,7 +125,7 @@ def test_man_page_of_the_program():
         assert re.search(rf"^ +{code}\b", text, re.M), code
 
 
-@pytest.mark.parametrize("page", sorted(f for f in os.listdir(MAN) if f[-2:] in (".1", ".3", ".7")))
+@pytest.mark.parametrize("page", sorted(f for f in os.listdir(MAN) if f[-2:] in (".1", ".3", ".5", ".7")))
 def test_man_pages_are_clean(page):
     done = run("mandoc", "-T", "lint", "-W", "style", os.path.join(MAN, page))
     said = [line for line in (done.stdout + done.stderr).splitlines()
@@ -165,8 +169,9 @@ def bash_completes(*words, env=None):
 
 def test_bash_completes():
     assert bash_completes("") == COMMANDS
-    assert bash_completes("s") == ["status", "sweep", "serve"]
-    assert bash_completes("--json", "s") == ["status", "sweep", "serve"]
+    assert bash_completes("sta") == ["status", "start"]
+    assert bash_completes("--json", "sw") == ["sweep"]
+    assert bash_completes("executions", "--state", "F") == ["FAILED"]
     assert bash_completes("help", "w") == ["why"]
     assert bash_completes("acquire", "--w") == ["--wait", "--wait="]
     assert bash_completes("run", "--once-per", "") == ["hour", "day"]
@@ -186,9 +191,10 @@ def test_bash_completes_names(hf):
 def test_zsh_knows_the_options(command):
     text = read("_holdfast")
     groups = {name: re.search(rf"local -a {name}=\((.*?)\n  \)", text, re.S).group(1)
-              for name in ("global", "take", "wrap")}
+              for name in ("global", "waits", "take", "wrap")}
     branch = re.search(rf"^    (?:\w+\|)*{command}(?:\|\w+)*\)\n(.*?);;", text, re.M | re.S).group(1)
-    words = branch + "".join(groups[g] for g in groups if f"${g}" in branch)
+    used = [g for g in groups if f"${g}" in branch]
+    words = branch + "".join(groups[g] for g in used) + (groups["waits"] if "take" in used else "")
     shown = set(re.findall(r"(?<=[')},{])--([a-z-]+)(?==?-?\[|[,}])", words))
     own, common = own_and_global_options(command)
     if command == "help":
@@ -231,7 +237,7 @@ def test_shells_can_read_them(shell, name):
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
 def test_fish_completes(tmp_path):
-    script = f"source {COMPLETIONS}/holdfast.fish; complete -C 'holdfast s'; complete -C 'holdfast list --s'"
+    script = f"source {COMPLETIONS}/holdfast.fish; complete -C 'holdfast st'; complete -C 'holdfast list --s'"
     done = run("fish", "--no-config", "-c", script, env={**os.environ, "HOME": str(tmp_path)})
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
-        "serve", "status", "sweep", "--stale", "--store"]
+        "start", "status", "--stale", "--store"]

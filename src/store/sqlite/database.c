@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "failpoint.h"
 #include "local.h"
 #include "sqlite_store.h"
 
@@ -235,7 +236,11 @@ int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err)
         hf_sqlite_rollback(s);
         return hf_fail(err, HF_INTERNAL, "a fence without an event");
     }
+    if (s->full_sync)
+        hf_failpoint(HF_FAIL_BEFORE_COMMIT);
     int r = run(s, HF_STMT_COMMIT, err);
+    if (s->full_sync)
+        hf_failpoint(HF_FAIL_AFTER_COMMIT);
     if (r < 0) {
         /* A log that could be written but not synced may still be found after a crash. */
         bool unknown = (sqlite3_extended_errcode(s->db) & 0xff) == SQLITE_IOERR;

@@ -1,0 +1,20 @@
+#include "failpoint.h"
+
+#ifdef HF_FAILPOINTS
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void hf_failpoint(enum hf_failpoint which)
+{
+    static int passed[HF_FAIL_FINISHED + 1];
+    const char *wanted = getenv("HOLDFAST_FAILPOINT");
+    int number = 0, time = 1;
+    if (!wanted || sscanf(wanted, "%d@%d", &number, &time) < 1 || number != (int)which ||
+        ++passed[which] != time)
+        return;
+    kill(getpid(), strstr(wanted, ":stop") ? SIGSTOP : SIGKILL);
+}
+#endif

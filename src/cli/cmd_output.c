@@ -1,0 +1,179 @@
+/* What executions read and printed: log, and the whole of show --json. */
+#include <string.h>
+
+#include "output.h"
+#include "text.h"
+#include "wire.h"
+
+enum { FOLLOW_POLL_MS = 200, WHOLE_MAX = 7 * HF_INPUT_MAX };
+
+/* ---- bytes as JSON -------------------------------------------------------------------------- */
+
+static void write_base64(struct hf_buf *out, const unsigned char *bytes, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned word = (unsigned)bytes[i] << 16 | (i + 1 < n ? (unsigned)bytes[i + 1] << 8 : 0) |
+                        (i + 2 < n ? bytes[i + 2] : 0);
+        hf_buf_putc(out, digits[word >> 18]);
+        hf_buf_putc(out, digits[word >> 12 & 63]);
+        hf_buf_putc(out, i + 1 < n ? digits[word >> 6 & 63] : '=');
+        hf_buf_putc(out, i + 2 < n ? digits[word & 63] : '=');
+    }
+}
+
+/* "NAME":"...","NAMEEncoding":"utf-8" */
+static void write_bytes(struct hf_buf *out, const char *name, const char *bytes, size_t n)
+{
+    bool is_text = n == 0 || hf_is_utf8(bytes, n);
+    hf_buf_printf(out, "\"%s\":", name);
+    if (is_text)
+        hf_wire_string(out, n ? bytes : "", n);
+    else {
+        hf_buf_putc(out, '"');
+        write_base64(out, (const unsigned char *)bytes, n);
+        hf_buf_putc(out, '"');
+    }
+    hf_buf_printf(out, ",\"%sEncoding\":\"%s\"", name, is_text ? "utf-8" : "base64");
+}
+
+/* ---- what is kept --------------------------------------------------------------------------- */
+
+/* The output in its two parts; where nothing is missing between them they are one. */
+struct output {
+    struct hf_buf head, tail;
+    int64_t skipped;
+};
+#define OUTPUT_INIT                                                                                \
+    {                                                                                              \
+        .head = HF_BUF(2 * HF_OUTPUT_MAX + 1), .tail = HF_BUF(HF_OUTPUT_MAX + 1)                   \
+    }
+
+static int keep_output(void *arg, const void *bytes, size_t n, int64_t skipped)
+{
+    struct output *o = arg;
+    if (skipped)
+        o->skipped = skipped;
+    hf_buf_add(o->skipped ? &o->tail : &o->head, bytes, n);
+    return 0;
+}
+
+static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
+{
+    (void)skipped;
+    hf_buf_add(arg, bytes, n);
+    return 0;
+}
+
+static void clear_output(struct output *o)
+{
+    hf_buf_clear(&o->head);
+    hf_buf_clear(&o->tail);
+}
+
+static int64_t total_of(const struct output *o)
+{
+    return (int64_t)(o->head.len + o->tail.len) + o->skipped;
+}
+
+/* ---- show ----------------------------------------------------------------------------------- */
+
+int cli_put_whole_execution(struct cli *cli, struct hf *hf, const struct hf_execution *x)
+{
+    struct output output = OUTPUT_INIT;
+    struct hf_buf input = HF_BUF(HF_INPUT_MAX + 1), json = HF_BUF(WHOLE_MAX);
+    struct hf_error err;
+    int code = 0;
+    if (hf_execution_data(hf, x->id, HF_DATA_INPUT, keep_bytes, &input, &err) < 0 ||
+        hf_execution_data(hf, x->id, HF_DATA_OUTPUT, keep_output, &output, &err) < 0)
+        code = cli_fail(cli, &err);
+    else {
+        hf_wire_execution(&json, x);
+        if (!json.failed)
+            json.data[--json.len] = '\0'; /* its closing brace */
+        hf_buf_putc(&json, ',');
+        write_bytes(&json, "input", input.data, input.len);
+        hf_buf_putc(&json, ',');
+        write_bytes(&json, "output", output.head.data, output.head.len);
+        hf_buf_printf(&json, ",\"outputSkipped\":%lld,", (long long)output.skipped);
+        write_bytes(&json, "outputTail", output.tail.data, output.tail.len);
+        hf_buf_putc(&json, '}');
+        code = cli_put_json(&json);
+    }
+    hf_buf_clear(&json);
+    hf_buf_clear(&input);
+    clear_output(&output);
+    return code;
+}
+
+/* ---- log ------------------------------------------------------------------------------------ */
+
+struct printing {
+    const struct cli *cli;
+    const char *id;
+    int64_t printed; /* or passed over because it was not kept */
+};
+
+static int put_chunk(const struct printing *p, const char *bytes, size_t n, int64_t skipped)
+{
+    struct hf_buf json = HF_BUF(WHOLE_MAX);
+    hf_buf_printf(&json, "{\"id\":\"%s\",\"skipped\":%lld,", p->id, (long long)skipped);
+    write_bytes(&json, "output", bytes, n);
+    hf_buf_putc(&json, '}');
+    return cli_put_json(&json);
+}
+
+/* The part of these bytes, which begin at `from` of the whole, that was not printed yet. */
+static int print_part(struct printing *p, const struct hf_buf *part, int64_t from)
+{
+    int64_t end = from + (int64_t)part->len;
+    if (end <= p->printed)
+        return 0;
+    int64_t skipped = from > p->printed ? from - p->printed : 0;
+    size_t at = from < p->printed ? (size_t)(p->printed - from) : 0;
+    p->printed = end;
+    if (p->cli->opts.json)
+        return put_chunk(p, part->data + at, part->len - at, skipped);
+    if (skipped)
+        printf("\n[holdfast: %lld bytes were not kept]\n", (long long)skipped);
+    fwrite(part->data + at, 1, part->len - at, stdout);
+    return 0;
+}
+
+static int print_output(struct printing *p, struct hf *hf)
+{
+    struct output output = OUTPUT_INIT;
+    struct hf_error err;
+    int code;
+    if (hf_execution_data(hf, p->id, HF_DATA_OUTPUT, keep_output, &output, &err) < 0)
+        code = cli_fail(p->cli, &err);
+    else {
+        code = print_part(p, &output.head, 0);
+        if (!code)
+            code = print_part(p, &output.tail, total_of(&output) - (int64_t)output.tail.len);
+    }
+    clear_output(&output);
+    return code ? code : cli_flush();
+}
+
+int cmd_log(struct cli *cli, int argc, char **argv)
+{
+    (void)argc;
+    struct printing p = {.cli = cli, .id = argv[0]};
+    struct hf_execution x;
+    struct hf_error err;
+    struct hf *hf;
+    int code = cli_open(cli, &hf);
+    if (code)
+        return code;
+    if (cli->opts.follow)
+        cli_hold_signals();
+    bool over;
+    do { /* the end is looked for first: what was printed until then is printed after it */
+        if (hf_execution_of(hf, argv[0], &x, &err) < 0)
+            return cli_fail(cli, &err);
+        over = x.finished_at_ms != 0;
+        code = print_output(&p, hf);
+    } while (!code && cli->opts.follow && !over && !cli_pause(FOLLOW_POLL_MS));
+    return code;
+}
