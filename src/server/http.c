@@ -139,7 +139,7 @@ static void log_request(const struct request *req)
     snprintf(took, sizeof took, "%lld", (long long)(now_us() - req->received_us));
     log_event("request", "id", req->id, "method", req->method, "path",
               req->route ? req->route->path : "?", "name", req->name, "status", status, "us", took,
-              "client", req->left ? "gone" : NULL, NULL);
+              "client", req->left ? "gone" : NULL, LOG_END);
 }
 
 static void on_completed(void *arg, struct MHD_Connection *mhd_connection, void **context,
