@@ -164,7 +164,8 @@ void hf_step_start_execution(struct hf_record *rec, const struct hf_ask *ask,
     if ((!req->workflow && !req->claim) || g->execution_id[0])
         return;
     const struct hf_execution *x = found_now(ask, fx);
-    bool takes_up = x && x->state == HF_PENDING;
+    /* A once-run that failed and is asked for again by its own id goes on as the same one. */
+    bool takes_up = x && (x->state == HF_PENDING || strcmp(x->id, req->execution_id) == 0);
     if (takes_up)
         rec->execution = *x;
     else

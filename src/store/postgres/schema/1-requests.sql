@@ -417,7 +417,7 @@ BEGIN
     WITH given AS (
         UPDATE holdfast.lock AS l
            SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
-               ended = substr('\x01'::bytea || a.lock_id || l.ended, 1, 136)
+               ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
          WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0
            AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
