@@ -2,7 +2,7 @@
 # bash completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
 
 _holdfast_commands='run acquire extend release status list why events guard sweep update start
-    executions show cancel retry log metrics init help'
+    executions show cancel retry log serve token metrics init help'
 
 # The options of a command that are its own, then those of every command.
 _holdfast_options()
@@ -17,6 +17,8 @@ _holdfast_options()
         events) echo '--name --since -f --follow' ;;
         sweep) echo '--every --dry-run' ;;
         update) echo "$take --grace -c --command --name" ;;
+        serve) echo '--listen --require-token --tls-cert --tls-key --max-connections --log-format --log-requests' ;;
+        token) echo '--note --prefix --allow --expires' ;;
         init) echo '--print --bump-epoch' ;;
         start) echo '-w --wait --wait= -n --nonblock -E --conflict-exit-code --owner --note --priority' \
             '--config --key --input --detach' ;;
@@ -33,7 +35,8 @@ _holdfast_takes_value()
     case $1 in
         -w|--ttl|--grace|-E|--conflict-exit-code|--owner|--note|--priority|--pid|-c|--command|\
         --timeout|--once|--once-per|--name|--fence|--reason|--prefix|--since|--every|--store|\
-        --config|--key|--input|--workflow|--state|--limit) return 0 ;;
+        --config|--key|--input|--workflow|--state|--limit|--listen|--tls-cert|--tls-key|\
+        --max-connections|--log-format|--allow|--expires) return 0 ;;
     esac
     return 1
 }
@@ -85,7 +88,9 @@ _holdfast()
         --state) mapfile -t COMPREPLY < <(compgen -W 'PENDING RUNNING SUCCESS FAILED ABORTED' -- "$cur") ; return ;;
         --config|--input) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --once-per) mapfile -t COMPREPLY < <(compgen -W 'hour day' -- "$cur") ; return ;;
-        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres://' -- "$cur") ; return ;;
+        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres:// http:' -- "$cur") ; return ;;
+        --log-format) mapfile -t COMPREPLY < <(compgen -W 'text json' -- "$cur") ; return ;;
+        --tls-cert|--tls-key) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --name) mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_names)" -- "$cur") ; return ;;
     esac
     _holdfast_takes_value "$prev" && return
@@ -97,6 +102,8 @@ _holdfast()
         mapfile -t COMPREPLY < <(compgen -W "$_holdfast_commands" -- "$cur")
     elif [[ $command == @(show|cancel|retry|log) ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_executions)" -- "$cur")
+    elif ((operands == 0)) && [[ $command == token ]]; then
+        mapfile -t COMPREPLY < <(compgen -W 'create list revoke' -- "$cur")
     elif [[ $command == update ]]; then
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
     elif ((operands == 0)) && [[ $command == @(run|acquire|extend|release|status|why|guard) ]]; then

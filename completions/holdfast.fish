@@ -1,6 +1,6 @@
 # fish completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
 
-set -g __holdfast_commands run acquire extend release status list why events guard sweep update start executions show cancel retry log metrics init help
+set -g __holdfast_commands run acquire extend release status list why events guard sweep update start executions show cancel retry log serve token metrics init help
 
 # The names that the store knows.
 function __holdfast_names
@@ -40,11 +40,13 @@ complete -c holdfast -n __holdfast_needs_command -a show -d 'Show an execution'
 complete -c holdfast -n __holdfast_needs_command -a cancel -d 'Stop an execution'
 complete -c holdfast -n __holdfast_needs_command -a retry -d 'Repeat executions that have ended'
 complete -c holdfast -n __holdfast_needs_command -a log -d 'Print what an execution has printed'
+complete -c holdfast -n __holdfast_needs_command -a serve -d 'Serve the store over HTTP'
+complete -c holdfast -n __holdfast_needs_command -a token -d 'Make, list and revoke tokens of the service'
 complete -c holdfast -n __holdfast_needs_command -a metrics -d 'Print totals for Prometheus'
 complete -c holdfast -n __holdfast_needs_command -a init -d 'Create the store or bring its schema up to date'
 complete -c holdfast -n __holdfast_needs_command -a help -d 'Show help'
 
-complete -c holdfast -l store -x -a 'sqlite: file: postgres://' -d 'Where locks are kept'
+complete -c holdfast -l store -x -a 'sqlite: file: postgres:// http:' -d 'Where locks are kept'
 complete -c holdfast -l json -d 'Print JSON'
 complete -c holdfast -s q -l quiet -d 'Print only what was asked for, and errors'
 complete -c holdfast -s h -l help -d 'Show help'
@@ -62,7 +64,7 @@ complete -c holdfast -n '__holdfast_is run acquire update extend' -l ttl -x -d '
 complete -c holdfast -n '__holdfast_is run update' -l grace -x -d 'Time between SIGTERM and SIGKILL'
 complete -c holdfast -n '__holdfast_is run acquire update start' -s E -l conflict-exit-code -x -d 'Exit code when it is held by another'
 complete -c holdfast -n '__holdfast_is run acquire update start' -l owner -x -d 'Who holds it'
-complete -c holdfast -n '__holdfast_is run acquire update start' -l note -x -d 'What for'
+complete -c holdfast -n '__holdfast_is run acquire update start token' -l note -x -d 'What for'
 complete -c holdfast -n '__holdfast_is run acquire update start' -l priority -x -d 'The highest goes first'
 complete -c holdfast -n '__holdfast_is acquire' -l pid -x -a '(__fish_complete_pids)' -d 'The lease ends with this process'
 complete -c holdfast -n '__holdfast_is run update' -s c -l command -x -d 'Run this by the shell'
@@ -76,7 +78,7 @@ complete -c holdfast -n '__holdfast_is release' -l reason -x -d 'Why, for the re
 complete -c holdfast -n '__holdfast_is list' -l held -d 'What is held, stale or not'
 complete -c holdfast -n '__holdfast_is list' -l stale -d 'What may be taken over'
 complete -c holdfast -n '__holdfast_is list' -l all -d 'Every name'
-complete -c holdfast -n '__holdfast_is list' -l prefix -x -a '(__holdfast_names)' -d 'Only names that begin with this'
+complete -c holdfast -n '__holdfast_is list token' -l prefix -x -a '(__holdfast_names)' -d 'Only names that begin with this'
 complete -c holdfast -n '__holdfast_is events' -l since -x -d 'Only the last'
 complete -c holdfast -n '__holdfast_is events log' -s f -l follow -d 'Go on as it happens'
 complete -c holdfast -n '__holdfast_is sweep' -l every -x -d 'Sweep again every'
@@ -90,3 +92,13 @@ complete -c holdfast -n '__holdfast_is start' -l detach -d 'Only record it as PE
 complete -c holdfast -n '__holdfast_is executions retry' -l workflow -x -d 'Only those of this workflow'
 complete -c holdfast -n '__holdfast_is executions retry' -l state -x -a 'PENDING RUNNING SUCCESS FAILED ABORTED' -d 'Only those in this state'
 complete -c holdfast -n '__holdfast_is executions' -l limit -x -d 'At most so many'
+complete -c holdfast -n '__holdfast_is token' -a 'create list revoke'
+complete -c holdfast -n '__holdfast_is token' -l allow -x -a 'locks:read locks:write locks:force events:read metrics:read' -d 'What it may do'
+complete -c holdfast -n '__holdfast_is token' -l expires -x -d 'How long it is good'
+complete -c holdfast -n '__holdfast_is serve' -l listen -x -d 'HOST:PORT or unix:PATH'
+complete -c holdfast -n '__holdfast_is serve' -l require-token -d 'Serve only who has a token'
+complete -c holdfast -n '__holdfast_is serve' -l tls-cert -r -d 'Certificate'
+complete -c holdfast -n '__holdfast_is serve' -l tls-key -r -d 'Its key'
+complete -c holdfast -n '__holdfast_is serve' -l max-connections -x -d 'Clients at once'
+complete -c holdfast -n '__holdfast_is serve' -l log-format -x -a 'text json' -d 'How lines look'
+complete -c holdfast -n '__holdfast_is serve' -l log-requests -d 'A line for every request'

@@ -5,7 +5,7 @@
 #include "text.h"
 #include "wire.h"
 
-enum { FOLLOW_POLL_MS = 200, WHOLE_MAX = 3 * HF_INPUT_MAX };
+enum { FOLLOW_POLL_MS = 200, WHOLE_MAX = 7 * HF_INPUT_MAX };
 
 /* ---- bytes as JSON -------------------------------------------------------------------------- */
 

@@ -17,7 +17,8 @@ static int check_store(const struct hf *hf, struct hf_error *err)
     int r = hf_check_handle(hf, err);
     if (r < 0 || hf->store->ops->executions)
         return r;
-    return hf_fail(err, HF_UNSUPPORTED, "the %s store keeps locks only; use sqlite: or postgres: for executions",
+    return hf_fail(err, HF_UNSUPPORTED,
+                   "the %s store keeps locks only; use sqlite: or postgres: for executions",
                    hf->store->ops->scheme);
 }
 

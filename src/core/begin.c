@@ -141,6 +141,8 @@ bool hf_step_key_answers(struct hf_record *rec, const struct hf_ask *ask,
     const struct hf_execution *x = found_now(ask, fx);
     if (ask->req->claim)
         return claim_is_answered(x, rec, answer);
+    if (!x)
+        return false;
     enum hf_key_state state = hf_key_state_of(x, ask->req, ask->same_input);
     if (state == HF_KEY_IS_FREE || (state == HF_KEY_IS_PENDING && is_for_us(rec, x)))
         return false;
@@ -162,7 +164,8 @@ void hf_step_start_execution(struct hf_record *rec, const struct hf_ask *ask,
     if ((!req->workflow && !req->claim) || g->execution_id[0])
         return;
     const struct hf_execution *x = found_now(ask, fx);
-    bool takes_up = x && x->state == HF_PENDING;
+    /* A once-run that failed and is asked for again by its own id goes on as the same one. */
+    bool takes_up = x && (x->state == HF_PENDING || strcmp(x->id, req->execution_id) == 0);
     if (takes_up)
         rec->execution = *x;
     else
@@ -223,12 +226,12 @@ void hf_step_enqueue(struct hf_record *rec, const struct hf_ask *ask, const stru
     hf_step_mend(rec, ask, world, fx);
     const struct hf_execution *x = found_now(ask, fx);
     enum hf_key_state state = hf_key_state_of(x, ask->req, ask->same_input);
-    if (state == HF_KEY_IS_FREE) {
+    if (!x || state == HF_KEY_IS_FREE) {
         struct hf_execution made;
         hf_execution_make(&made, ask->req, world->wall_ms);
         hf_step_keep(fx, &made, true);
         answer_with(answer, &made, false);
-    } else if (x && strcmp(x->id, ask->req->execution_id) == 0)
+    } else if (strcmp(x->id, ask->req->execution_id) == 0)
         answer_with(answer, x, false); /* the reply to the first enqueue was lost: it is done */
     else
         answer_key(rec, ask, world, answer, fx,

@@ -33,12 +33,8 @@ enum hf_key_state hf_key_state_of(const struct hf_execution *found, const struct
         return HF_KEY_IS_FREE;
     bool by_key = req->key && strcmp(found->key, req->key) == 0 && found->once == req->once &&
                   strcmp(found->workflow, req->workflow) == 0;
-    bool same_id = req->execution_id && strcmp(found->id, req->execution_id) == 0;
-    if (by_key && req->once) {
-        enum hf_key_state state = once_state_of(found);
-        return state == HF_KEY_IS_FREE && same_id ? HF_KEY_IS_DUPLICATE
-                                                  : state; /* no id is used twice */
-    }
+    if (by_key && req->once)
+        return once_state_of(found);
     if (by_key && !same_input)
         return HF_KEY_IS_REUSED;
     /* What may have been done already is not begun again before that was looked into. */
@@ -71,7 +67,10 @@ void hf_execution_start(struct hf_execution *x, int64_t fence, const char *owner
     x->fence = fence;
     copy_text(x->owner, sizeof x->owner, owner);
     x->started_at_ms = wall_ms;
-    x->spawned = x->to_verify = false;
+    x->finished_at_ms = 0;
+    x->spawned = x->to_verify = x->cancel_requested = false;
+    x->has_exit_code = false;
+    x->exit_code = 0;
     x->reason[0] = '\0';
 }
 

@@ -363,7 +363,7 @@ static bool read_value(const json_t *value, void *at, const struct hf_wire_field
     case HF_WIRE_OP:
         return read_name(value, op_name, N_OPS, at);
     case HF_WIRE_STALE:
-        return read_name(value, stale_name, HF_STALE_REBOOTED + 1, at);
+        return read_name(value, stale_name, HF_STALE_ENDED + 1, at);
     case HF_WIRE_CODE:
         if (!read_name(value, code_name, HF_DONE_ALREADY + 1, &found))
             return false;

@@ -82,7 +82,9 @@ static int check(const struct request *req, const struct hf_request *ask, struct
 {
     bool needs_token = ask->op == HF_OP_ACQUIRE || ask->op == HF_OP_EXTEND ||
                        ask->op == HF_OP_RELEASE || ask->op == HF_OP_WITHDRAW;
-    int r = hf_check_name(ask->name ? ask->name : "", err);
+    if (!ask->name)
+        return hf_fail(err, HF_INVALID, "a request of a batch needs a name");
+    int r = hf_check_name(ask->name, err);
     if (r >= 0 && (ask->token ? !body_is_token(ask->token) : needs_token))
         r = hf_fail(err, HF_INVALID, "a token, a UUID in lower case, is needed");
     if (r >= 0 && (ask->op == HF_OP_ACQUIRE || ask->ttl_ms))

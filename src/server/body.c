@@ -79,7 +79,7 @@ static int depth_of(const char *text, size_t n)
 
 bool body_parse(struct request *req)
 {
-    json_error_t problem;
+    json_error_t problem = {0};
     char detail[300];
     if (depth_of(req->body.data, req->body.len) > DEPTH_MAX) {
         request_problem(req, HF_INVALID, "the body nests deeper than 16 levels", NULL);

@@ -139,7 +139,7 @@ static void log_request(const struct request *req)
     snprintf(took, sizeof took, "%lld", (long long)(now_us() - req->received_us));
     log_event("request", "id", req->id, "method", req->method, "path",
               req->route ? req->route->path : "?", "name", req->name, "status", status, "us", took,
-              "client", req->left ? "gone" : NULL, NULL);
+              "client", req->left ? "gone" : NULL, LOG_END);
 }
 
 static void on_completed(void *arg, struct MHD_Connection *mhd_connection, void **context,
@@ -292,7 +292,7 @@ static enum MHD_Result send_answer(struct request *req)
         MHD_add_response_header(r, "Allow", req->allow);
     if (req->status == 401)
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer realm=\"holdfast\"");
-    if (req->server->draining)
+    if (req->server->draining || req->too_large) /* who sends too much is not listened to again */
         MHD_add_response_header(r, "Connection", "close");
     enum MHD_Result done = MHD_queue_response(req->mhd, req->status, r);
     MHD_destroy_response(r);

@@ -36,7 +36,8 @@ void announce_takeover(const struct request *req, const struct hf_lease *lease)
     snprintf(held, sizeof held, "%lld", (long long)t->held_for_ms);
     log_event("takeover", "message", "STALE LOCK taken over", "name", lease->name, "reason",
               hf_stale_reason_name(t->reason), "from", t->owner, "lock-id", t->lock_id, "old-fence",
-              old_fence, "held-ms", held, "to", lease->owner, "fence", fence, "id", req->id, NULL);
+              old_fence, "held-ms", held, "to", lease->owner, "fence", fence, "id", req->id,
+              LOG_END);
 }
 
 void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new)
@@ -340,7 +341,7 @@ static int say_swept(void *arg, const struct hf_status *status)
     (void)arg;
     snprintf(fence, sizeof fence, "%lld", (long long)status->fence);
     log_event("sweep", "message", "STALE LOCK freed", "name", status->name, "from", status->owner,
-              "fence", fence, NULL);
+              "fence", fence, LOG_END);
     return 0;
 }
 

@@ -106,7 +106,7 @@ static int start(struct server *server, struct hf_error *err)
             break;
         r = add_source(server, l->epoll_fd, FROM_LISTENERS + (unsigned)i, err);
         log_event("listening", "address", l->address, "store",
-                  hf_url(lanes_handle(server->lanes, LANE_WRITE)), NULL);
+                  hf_url(lanes_handle(server->lanes, LANE_WRITE)), LOG_END);
     }
     return r;
 }
@@ -136,7 +136,7 @@ static void drain(struct server *server)
     server->draining = true;
     server->drain_until_ms = now_ms() + DRAIN_MS;
     notify_systemd("STOPPING=1");
-    log_event("stopping", NULL);
+    log_event("stopping", LOG_END);
     for (size_t i = 0; i < server->n_listeners; i++) {
         int fd = MHD_quiesce_daemon(server->listeners[i].daemon);
         if (fd >= 0) {
@@ -158,7 +158,7 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
-    log_event("reloaded", NULL);
+    log_event("reloaded", LOG_END);
     notify_systemd("READY=1");
 }
 
@@ -283,7 +283,7 @@ int serve(const struct serve_options *opts, struct hf_error *err)
     }
     close_parts(server);
     if (r >= 0)
-        log_event("stopped", NULL);
+        log_event("stopped", LOG_END);
     log_flush();
     free(server);
     return r;

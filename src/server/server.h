@@ -286,7 +286,9 @@ void metrics_released(struct server *server, const char *token);
 
 /* ---- log.c ---------------------------------------------------------------------------------- */
 
-/* One line: log_event("listening", "address", text, ..., NULL). Values may be NULL: left out. */
+/* One line: log_event("listening", "address", text, ..., LOG_END). A value that is NULL is left
+ * out. */
+#define LOG_END ((const char *)NULL)
 void log_open(bool json);
 void log_event(const char *event, ...) __attribute__((sentinel));
 void log_flush(void);

@@ -132,8 +132,10 @@ static void list_enter(struct waits *t, struct wait *w)
 static void list_leave(struct waits *t, struct wait *w)
 {
     struct wait **at = bucket(t, w->token);
-    while (*at != w)
+    while (*at && *at != w)
         at = &(*at)->next;
+    if (!*at)
+        return;
     *at = w->next;
     t->n--;
 }
@@ -435,8 +437,12 @@ int64_t waits_tick(struct server *server, int64_t at_ms)
 
 void waits_drain(struct server *server)
 {
-    while (server->waits->n_heap)
-        send_away(server->waits->heap[1]);
+    struct waits *t = server->waits;
+    for (size_t n = t->n_heap; n > 0; n--) { /* from the end: nobody else moves */
+        struct wait *w = t->heap[n];
+        heap_leave(t, w);
+        send_away(w);
+    }
 }
 
 size_t waits_count(const struct server *server) { return server->waits->n; }

@@ -10,7 +10,6 @@ static const struct hf_store_ops *const stores[] = {
     &hf_file_store,
     &hf_postgres_store,
     &hf_http_store,
-    &hf_https_store,
 };
 
 enum { N_STORES = sizeof stores / sizeof *stores };

@@ -115,6 +115,6 @@ int hf_store_schema(const char *url, const char **ret, struct hf_error *err);
 extern const struct hf_store_ops hf_sqlite_store;
 extern const struct hf_store_ops hf_file_store;
 extern const struct hf_store_ops hf_postgres_store;
-extern const struct hf_store_ops hf_http_store, hf_https_store;
+extern const struct hf_store_ops hf_http_store;
 
 #endif

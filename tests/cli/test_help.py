@@ -55,7 +55,7 @@ BY_HAND = [c for c in COMMANDS if c != "help"]
 
 def test_every_command_of_this_part_is_there():
     assert COMMANDS == ["run", "acquire", "extend", "release", "status", "list", "why", "events", "guard",
-                        "sweep", "update", "start", "executions", "show", "cancel", "retry", "log", "metrics",
+                        "sweep", "update", "start", "executions", "show", "cancel", "retry", "log", "serve", "token", "metrics",
                         "init", "help"]
 
 
@@ -93,6 +93,8 @@ def test_options_of_the_interface():
         "start": waits | {"config", "key", "input", "detach"}, "log": {"follow"},
         "executions": {"workflow", "state", "limit"}, "retry": {"workflow", "state", "dry-run"},
         "sweep": {"every", "dry-run"}, "init": {"print", "bump-epoch"},
+        "serve": {"listen", "require-token", "tls-cert", "tls-key", "max-connections", "log-format", "log-requests"},
+        "token": {"allow", "prefix", "expires", "note"},
     }
     for command in COMMANDS:
         own = {name for _, name in own_and_global_options(command)[0]}

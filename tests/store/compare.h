@@ -20,6 +20,7 @@ struct fences {
 struct comparison {
     struct fences *fences;
     int64_t tolerance_ms;            /* of times */
+    bool without_executions;         /* the store does not tell of them */
     char difference[HF_MESSAGE_MAX]; /* empty: none */
 };
 

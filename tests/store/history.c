@@ -100,6 +100,12 @@ static void add_execution(struct actor *a, int name)
     static const char *const inputs[] = {NULL, "in", "other"};
     static const enum hf_on_lost on_losts[] = {HF_ON_LOST_ABORT, HF_ON_LOST_RETRY,
                                                HF_ON_LOST_VERIFY};
+    if (!h.has_executions) { /* the store knows only those that are to happen once */
+        a->workflow = names[name];
+        a->key = PICK(keys);
+        a->once = true;
+        return;
+    }
     a->workflow = chance(8) ? names[name] : SHARED_WORKFLOW;
     if (chance(3))
         a->key = PICK(keys);
@@ -127,7 +133,7 @@ static struct actor *new_actor(int name)
              (unsigned long long)(h.seed & 0xffffffff), (unsigned long long)number);
     snprintf(a->owner, sizeof a->owner, "actor-%llu", (unsigned long long)number);
     a->id = hf_lock_id_of(a->token);
-    if (h.has_executions && chance(2))
+    if (h.has_executions ? chance(2) : h.has_once && chance(4) == 0)
         add_execution(a, name);
     return a;
 }
@@ -207,7 +213,7 @@ static void tell_of_execution(struct hf_request *req, const struct actor *a)
     if (req->op == HF_OP_RELEASE)
         req->outcome = PICK(outcomes);
     if (req->outcome != HF_OUTCOME_NONE) {
-        req->execution_id = chance(4) ? a->execution_id : NULL;
+        req->execution_id = h.has_executions && chance(4) ? a->execution_id : NULL;
         req->has_exit_code = chance(2);
         req->exit_code = (int)chance(3);
     }

@@ -45,7 +45,7 @@ struct history {
     const char *url;
     uint64_t seed, random;
     int64_t steps;
-    bool real_clock, has_executions, has_all_events, has_processes;
+    bool real_clock, has_once, has_executions, has_all_events, has_processes;
     struct model *model;
     struct hf_store *handles[HANDLES];
     struct fences fences[NAMES];

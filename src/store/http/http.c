@@ -280,9 +280,17 @@ static int open_store(const struct hf_url *url, struct hf_store **ret, struct hf
     return 0;
 }
 
-#define OPS                                                                                        \
-    .open = open_store, .close = close_store, .apply = apply, .list = list, .events = events,      \
-    .totals = totals, .init = init, .watch = hf_http_watch, .unwatch = hf_http_unwatch
-
-const struct hf_store_ops hf_http_store = {.scheme = "http", .form = "http://HOST:PORT", OPS};
-const struct hf_store_ops hf_https_store = {.scheme = "https", .form = "https://HOST:PORT", OPS};
+const struct hf_store_ops hf_http_store = {
+    .scheme = "http",
+    .alias = "https",
+    .form = "http://HOST:PORT",
+    .open = open_store,
+    .close = close_store,
+    .apply = apply,
+    .list = list,
+    .events = events,
+    .totals = totals,
+    .init = init,
+    .watch = hf_http_watch,
+    .unwatch = hf_http_unwatch,
+};

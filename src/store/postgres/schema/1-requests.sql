@@ -322,7 +322,7 @@ BEGIN
        SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
            ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
            granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
-           ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
+           ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
      WHERE name = p_name AND fence = p_fence;
     DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
@@ -351,7 +351,7 @@ DECLARE
 BEGIN
     UPDATE holdfast.lock
        SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
-           ended = substr('\x01'::bytea || p_lock_id || ended, 1, 136)
+           ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
      WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
        AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL
     RETURNING locked_at, owner, fence INTO since, whose, which;
@@ -417,7 +417,7 @@ BEGIN
     WITH given AS (
         UPDATE holdfast.lock AS l
            SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
-               ended = substr('\x01'::bytea || a.lock_id || l.ended, 1, 136)
+               ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
          WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0
            AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL

@@ -228,7 +228,7 @@ AS $$
 DECLARE
     l holdfast.lock := t.row;
 BEGIN
-    l.ended := substr(set_byte('\x00', 0, p_how) || l.lock_id || l.ended, 1, 8 * 17);
+    l.ended := substr(set_byte(decode('00', 'hex'), 0, p_how) || l.lock_id || l.ended, 1, 8 * 17);
     IF l.offered THEN
         -- Nobody has announced the takeover that it came from: the next one does.
         t.took := l.took;
