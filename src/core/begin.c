@@ -226,14 +226,14 @@ void hf_step_enqueue(struct hf_record *rec, const struct hf_ask *ask, const stru
     hf_step_mend(rec, ask, world, fx);
     const struct hf_execution *x = found_now(ask, fx);
     enum hf_key_state state = hf_key_state_of(x, ask->req, ask->same_input);
-    if (!x || state == HF_KEY_IS_FREE) {
+    if (x && strcmp(x->id, ask->req->execution_id) == 0)
+        answer_with(answer, x, false); /* the reply to the first enqueue was lost: it is done */
+    else if (!x || state == HF_KEY_IS_FREE) {
         struct hf_execution made;
         hf_execution_make(&made, ask->req, world->wall_ms);
         hf_step_keep(fx, &made, true);
         answer_with(answer, &made, false);
-    } else if (strcmp(x->id, ask->req->execution_id) == 0)
-        answer_with(answer, x, false); /* the reply to the first enqueue was lost: it is done */
-    else
+    } else
         answer_key(rec, ask, world, answer, fx,
                    state == HF_KEY_IS_PENDING ? HF_KEY_IS_DUPLICATE : state, x);
 }

@@ -129,7 +129,8 @@ AS $$
 DECLARE
     l        holdfast.lock := t.row;
     x        holdfast.execution := p_found;
-    takes_up boolean := coalesce(p_found.state = 'PENDING', false);
+    -- A once-run that failed and is asked for again by its own id goes on as the same one.
+    takes_up boolean := coalesce(p_found.state = 'PENDING' OR p_found.id = w.id, false);
 BEGIN
     IF NOT takes_up THEN
         x := holdfast.new_execution(w, l.name, t.now);
@@ -139,8 +140,11 @@ BEGIN
     x.fence := l.fence;
     x.owner := l.owner;
     x.started_at := t.now;
+    x.finished_at := NULL;
     x.spawned := false;
     x.to_verify := false;
+    x.cancel_requested := false;
+    x.exit_code := NULL;
     x.reason := NULL;
     IF takes_up THEN
         PERFORM holdfast.keep_execution(x);
@@ -153,7 +157,7 @@ BEGIN
     t.x := x;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.start_execution IS 'The lock is granted and confirmed: begin the next attempt of what was found PENDING, else a new execution';
+COMMENT ON FUNCTION holdfast.start_execution IS 'The lock is granted and confirmed: begin the next attempt of what was found and may be taken up, else a new execution';
 
 CREATE FUNCTION holdfast.finish(t holdfast.turn, p_outcome integer, p_exit_code integer, p_reason text) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
@@ -233,7 +237,6 @@ BEGIN
         RETURN CASE WHEN x.state = 'SUCCESS' THEN 'done'
                     WHEN x.state = 'RUNNING' THEN 'busy'
                     WHEN x.state = 'PENDING' THEN 'pending'
-                    WHEN x.id = w.id THEN 'duplicate' -- no id is used twice
                     ELSE 'free' END;
     ELSIF by_key AND w.input IS DISTINCT FROM (SELECT input FROM holdfast.execution_data WHERE id = x.id) THEN
         RETURN 'reused';
@@ -560,13 +563,13 @@ BEGIN
     IF s.lines <> '' THEN
         RETURN holdfast.to_look_at(s.lines);
     END IF;
-    IF state = 'free' THEN
+    IF x.id = p_id THEN
+        ret.execution := x; -- the reply to the first enqueue was lost: it is done
+    ELSIF state = 'free' THEN
         PERFORM holdfast.commit_durably();
         x := holdfast.new_execution(w, p_name, t.now);
         PERFORM holdfast.add_execution(w, x);
         ret.execution := x;
-    ELSIF x.id = p_id THEN
-        ret.execution := x; -- the reply to the first enqueue was lost: it is done
     ELSE
         ret := holdfast.answer_key(t, p_name, p_owner, w, x, CASE state WHEN 'pending' THEN 'duplicate' ELSE state END);
     END IF;
