@@ -88,8 +88,12 @@ CREATE TABLE holdfast.lock (
     execution_id  uuid,
     ended         bytea   NOT NULL DEFAULT '',
     PRIMARY KEY (name, fence)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, vacuum_truncate = false);
 ALTER TABLE holdfast.lock ALTER COLUMN ended SET STORAGE PLAIN;
+-- Some empty pages from the start: a table of one page is read as a whole rather than through its index,
+-- and where an idle transaction keeps vacuum away, that plan would soon read thousands of old versions.
+INSERT INTO holdfast.lock (name, ended) SELECT 'page ' || i, convert_to(repeat('-', 3500), 'UTF8') FROM generate_series(1, 32) AS i;
+DELETE FROM holdfast.lock;
 COMMENT ON TABLE  holdfast.lock               IS 'One row per name: who holds it. Free: lock_id is NULL; then what is said of the holder is of the last one. Kept for ever, since the next fence must be above the last';
 COMMENT ON COLUMN holdfast.lock.name          IS 'What is locked';
 COMMENT ON COLUMN holdfast.lock.fence         IS 'Number of the grant, or of the last one: only grows. Pass it to what you write to; see guard()';

@@ -353,7 +353,7 @@ BEGIN
            SET since = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN since ELSE p_now END,
                n = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN n + 1 ELSE 1 END,
                total = total + 1
-         WHERE name = l.name AND since = (SELECT max(since) FROM holdfast.denial WHERE name = l.name)
+         WHERE name = l.name AND since = (SELECT since FROM holdfast.denial WHERE name = l.name ORDER BY since DESC LIMIT 1)
         RETURNING n INTO in_window;
         EXIT WHEN FOUND;
         -- The first ever; or its window has just moved. Two firsts at once are two rows: a sum all the same.
