@@ -279,6 +279,7 @@ def test_beside_an_idle_transaction_old_versions_are_not_visited(place):
     read = [0]
     for _ in range(3):
         assert "ERROR" not in place.one(PAIRS.format(rounds=1, pairs=1000))
+        place.one("ANALYZE holdfast.lock")
         place.one("SELECT pg_stat_force_next_flush()")
         time.sleep(1.2)
         read.append(int(place.one(VISITED)))
