@@ -24,17 +24,29 @@ import urllib.parse
 
 LIMIT_S = 60  # a start or an end that takes longer never comes
 
-# Until its stdin ends: our process has then ended, by whatever means. QUIT is PostgreSQL's immediate end.
+# Until its stdin ends: our process has then ended, by whatever means. QUIT is PostgreSQL's immediate end, in which
+# it gives its shared memory back; what does not heed it in time is killed with all that was below it.
 WATCHDOG = r"""
 trap '' HUP INT TERM
-cat >/dev/null
-for signal in CONT QUIT KILL; do
-    for file in "$0"/*.pid; do
-        [ -e "$file" ] || continue
-        [ $signal = KILL ] && sleep 1
-        kill -$signal "$(cat "$file")" 2>/dev/null
+below() {
+    for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do
+        echo "$child"
+        below "$child"
     done
-done
+}
+cat >/dev/null
+for file in "$0"/*.pid; do
+    [ -e "$file" ] || continue
+    server=$(cat "$file")
+    all="$server $(below "$server")"
+    kill -CONT $all
+    kill -QUIT "$server"
+    for _ in $(seq 50); do
+        kill -0 "$server" || break
+        sleep 0.1
+    done
+    kill -KILL $all
+done 2>/dev/null
 rm -rf "$0"
 """
 
@@ -123,7 +135,7 @@ class Scratch:
     def close(self):
         for server in reversed(self.servers):
             server.resume()
-            server.kill()
+            server.drop()
         self.watchdog.stdin.close()
         self.watchdog.wait()
 
@@ -214,6 +226,10 @@ class Server:
         wait_until(lambda: not any(map(is_alive, pids)), f"{self.name} has ended")
         os.unlink(self.pid_file)
 
+    def drop(self):
+        """End it at once; it is not to be started again."""
+        self.kill()
+
     def stop(self):
         self.end(signal.SIGTERM, everybody=False)
 
@@ -237,7 +253,7 @@ def find_postgres():
 
 # Durable as it comes: a server that is not would be warned about.
 SETTINGS = {"max_connections": "200", "shared_buffers": "32MB", "max_wal_size": "256MB", "log_line_prefix": "'%m [%p] %u@%d '",
-            "logging_collector": "off", "timezone": "UTC", "unix_socket_permissions": "0777"}
+            "logging_collector": "off", "dynamic_shared_memory_type": "mmap", "timezone": "UTC", "unix_socket_permissions": "0777"}
 
 # The role `secretive` must say a password, all others are trusted.
 HBA = """
@@ -296,6 +312,9 @@ class Postgres(Server):
 
     def stop(self):
         self.end(signal.SIGINT, everybody=False)  # fast: clients are disconnected
+
+    def drop(self):
+        self.end(signal.SIGQUIT, everybody=False)  # who is killed leaves shared memory behind, until the next start
 
     def kill(self):
         super().kill()

@@ -193,10 +193,12 @@ static int talk(void)
 
 int main(int argc, char **argv)
 {
-    if (hf_open(NULL, &hf, &error) < 0)
-        errx(1, "open: %s", error.message);
-    int r = 64;
+    int r;
     endures = argc == 6 && strcmp(argv[1], "endure") == 0;
+    while ((r = hf_open(NULL, &hf, &error)) < 0)
+        if (!is_away(r))
+            errx(1, "open: %s", error.message);
+    r = 64;
     if (endures || (argc == 6 && strcmp(argv[1], "count") == 0))
         r = count(argv[2], argv[3], argv[4], strtol(argv[5], NULL, 10));
     else if (argc == 2 && strcmp(argv[1], "talk") == 0)

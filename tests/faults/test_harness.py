@@ -97,6 +97,13 @@ def test_cut_and_refused(proxy, insert):
     assert insert().wait(PATIENCE_S) == 0
 
 
+def shared_memory_of(pid):
+    """System V segments that the process made: they outlive it, and there may be only so many."""
+    with open("/proc/sysvipc/shm") as table:
+        head, *rows = [line.split() for line in table]
+    return [row for row in rows if row[head.index("cpid")] == pid]
+
+
 def test_servers_end_with_whoever_started_them(tmp_path):
     """Also when that is killed, and the server stopped."""
     script = tmp_path / "starts.py"
@@ -107,11 +114,14 @@ def test_servers_end_with_whoever_started_them(tmp_path):
                       "server = Postgres(scratch)\n"
                       "server.start()\n"
                       "server.pause()\n"
-                      "print(scratch.path, server.process.pid, flush=True)\n"
+                      "print(scratch.path, *descendants(server.process.pid), flush=True)\n"
                       "time.sleep(1000)\n")
     starter = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    path, pid = starter.stdout.readline().split()
-    assert is_alive(int(pid))
+    path, *pids = starter.stdout.readline().split()
+    assert len(pids) > 3 and all(is_alive(int(pid)) for pid in pids)
+    memory = shared_memory_of(pids[0])
+    assert memory
     starter.send_signal(signal.SIGKILL)
     starter.communicate()
-    poll(lambda: not is_alive(int(pid)) and not os.path.exists(path))
+    poll(lambda: not any(is_alive(int(pid)) for pid in pids) and not os.path.exists(path))
+    assert shared_memory_of(pids[0]) == []

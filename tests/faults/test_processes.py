@@ -50,6 +50,7 @@ def test_16_processes_lose_nothing(hf, tmp_path):
     assert status(hf, "counter")["state"] == "free"
 
 
+@in_files  # on postgres the server is killed too: test_postgres.py
 def test_16_processes_lose_nothing_though_they_are_killed(hf, tmp_path):
     """A killed one may have raised the counter and not noted it: at most one raise per kill."""
     chance = random.Random(20)

@@ -120,7 +120,7 @@ static int apply_kind(struct hf_postgres *s, const struct kind *kind, struct hf_
 {
     struct hf_pg_simple *mine[HF_PG_MANY_MAX];
     struct hf_buf columns[COLUMNS] = {0};
-    struct hf_pg_fault fault;
+    struct hf_pg_fault fault = {0};
     PGresult *result;
     size_t found = 0;
     for (size_t i = 0; i < n; i++)
