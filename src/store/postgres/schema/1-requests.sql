@@ -133,14 +133,14 @@ BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
            took = '', ttl_ms = p_ttl_ms, locked_at = now, told_at = now, locked_until = until, granted = granted + 1
-     WHERE name = p_name AND fence = (SELECT max(fence) FROM holdfast.lock WHERE name = p_name)
+     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
     RETURNING fence INTO new_fence;
     IF NOT FOUND AND p_wait_ms <> 0 THEN
         -- A waiter that has been woken confirms what it was offered.
         UPDATE holdfast.lock
            SET ttl_ms = p_ttl_ms, offered = false, locked_until = until
-         WHERE name = p_name AND fence = (SELECT max(fence) FROM holdfast.lock WHERE name = p_name)
+         WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
            AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
         RETURNING * INTO l;
         IF FOUND THEN
@@ -394,7 +394,7 @@ BEGIN
                locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
           FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
                WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
-         WHERE l.name = a.name AND l.fence = (SELECT max(m.fence) FROM holdfast.lock AS m WHERE m.name = a.name)
+         WHERE l.name = a.name AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1)
            AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
         RETURNING a.i, l.fence, l.name, l.owner
     ), told AS (

@@ -361,7 +361,7 @@ BEGIN
            SET since = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN since ELSE p_now END,
                n = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN n + 1 ELSE 1 END,
                total = total + p_counted
-         WHERE name = p_name AND since = (SELECT max(since) FROM holdfast.denial WHERE name = p_name)
+         WHERE name = p_name AND since = (SELECT since FROM holdfast.denial WHERE name = p_name ORDER BY since DESC LIMIT 1)
         RETURNING n INTO in_window;
         IF FOUND THEN
             RETURN in_window <= 16;
