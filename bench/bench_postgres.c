@@ -26,11 +26,16 @@ static char *format(const char *pattern, ...)
     return text;
 }
 
-/* A database of ours that knows so many names. */
+/* A database of ours that knows so many names: as if each had been taken and given back, long ago. */
 static char *our_database(const struct bench_env *env, const char *name, int names)
 {
     char *url = postgres_database(env, name);
-    fill(url, names);
+    ours.close(ours.open(url));
+    postgres_run(url, format("INSERT INTO holdfast.name SELECT 'item-' || lpad(i::text, 8, '0')"
+                             " FROM generate_series(0, %d) AS i; INSERT INTO holdfast.lock(name,"
+                             " fence, granted, released) SELECT name, nextval('holdfast.seq'), 1, 1"
+                             " FROM holdfast.name",
+                             names - 1));
     return url;
 }
 
