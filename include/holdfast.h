@@ -244,7 +244,20 @@ struct hf_execution {
     bool once;      /* of `run --once`: FAILED and ABORTED leave the key free */
     bool to_verify; /* PENDING: whether it was done is to be found out first */
     enum hf_on_lost on_lost;
-    int32_t max_attempts; /* 0: no limit */
+    int32_t max_attempts;     /* how often its command may be started; 0: no limit */
+    int32_t spent;            /* how often it was */
+    int64_t retry_backoff_ms; /* FAILED is PENDING again while attempts are left; 0: it is final */
+    int32_t concurrency;      /* of its workflow, so many at once may run; 0: any number */
+    bool parked;              /* PENDING: its lock was held; made ready when that is free */
+};
+
+/* What becomes of an execution that is wanted now (hf_enqueue) while its lock has another one. */
+enum hf_overlap {
+    HF_OVERLAP_REJECT,  /* refused with -HF_HELD, naming the one that runs or is about to */
+    HF_OVERLAP_QUEUE,   /* it waits its turn: priority, then age; -HF_QUEUE_FULL */
+    HF_OVERLAP_SKIP,    /* as reject, but told as skipped */
+    HF_OVERLAP_REPLACE, /* those that wait are ABORTED, it waits in their stead */
+    HF_OVERLAP_CANCEL   /* as replace, and the one that runs is asked to stop */
 };
 
 HF_API const char *hf_execution_state_name(enum hf_execution_state state);
@@ -352,13 +365,17 @@ struct hf_begin_options {
     const char *id;       /* NULL: a new one. The same id again is the same execution */
     const char *retry_of; /* the id of the execution that this one repeats, or NULL */
     enum hf_on_lost on_lost;
-    int32_t max_attempts; /* 0: no limit */
-    int64_t run_at_ms;    /* hf_enqueue: not before this time since 1970; 0: now */
+    int32_t max_attempts;     /* 0: no limit */
+    int64_t run_at_ms;        /* hf_enqueue: not before this time since 1970; 0: now */
+    int64_t retry_backoff_ms; /* as in hf_execution; doubled with each attempt, with jitter */
+    int32_t concurrency;      /* as in hf_execution */
+    enum hf_overlap overlap;  /* hf_enqueue without run_at_ms: what is scheduled always queues */
+    int32_t queue_limit;      /* hf_enqueue: so many of its lock may wait; 0: any number */
 };
 #define HF_BEGIN_INIT                                                                              \
     {                                                                                              \
         sizeof(struct hf_begin_options), NULL, NULL, NULL, NULL, 0, false, 0, 0, NULL, NULL, 0,    \
-            {0, 0}, 0, -1, NULL, NULL, NULL, HF_ON_LOST_ABORT, 0, 0                                \
+            {0, 0}, 0, -1, NULL, NULL, NULL, HF_ON_LOST_ABORT, 0, 0, 0, 0, HF_OVERLAP_REJECT, 0    \
     }
 
 /*
@@ -370,7 +387,10 @@ struct hf_begin_options {
 HF_API int hf_begin(struct hf *hf, const struct hf_begin_options *opts, struct hf_lease *ret,
                     struct hf_execution *ret_execution, struct hf_error *err);
 
-/* Record it as PENDING, for whoever claims it; no lock is taken. Duplicates as with hf_begin(). */
+/*
+ * Record it as PENDING, for whoever claims it; no lock is taken. Duplicates as with hf_begin(). Where
+ * its lock has another one that runs or is due, `overlap` decides.
+ */
 HF_API int hf_enqueue(struct hf *hf, const struct hf_begin_options *opts,
                       struct hf_execution *ret_execution, struct hf_error *err);
 
@@ -383,10 +403,11 @@ struct hf_claim_options {
     const char *owner; /* NULL: host/pid */
     int32_t bound[HF_BOUND_MAX];
     size_t n_bound;
+    bool verifies; /* also those of which it is to be found out whether they were done: to_verify */
 };
 #define HF_CLAIM_INIT                                                                              \
     {                                                                                              \
-        sizeof(struct hf_claim_options), NULL, 0, 0, NULL, {0, 0}, 0                               \
+        sizeof(struct hf_claim_options), NULL, 0, 0, NULL, {0, 0}, 0, false                        \
     }
 
 struct hf_claimed {
@@ -400,6 +421,26 @@ struct hf_claimed {
  */
 HF_API int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t max,
                     struct hf_claimed *ret, size_t *ret_n, struct hf_error *err);
+
+/*
+ * A worker that finds nothing to claim sleeps until there is something:
+ *
+ *     hf_idle_open(hf, &idle, &err)
+ *     hf_claim() claimed nothing:
+ *         hf_idle_begin(idle, &next, &err)    from now on the store may wake us; then claim once more
+ *         poll hf_idle_fd(idle) until it is readable or hf_clock reaches `next`, then claim
+ *
+ * Of those that sleep one is woken for each execution that becomes ready. -HF_UNSUPPORTED from open:
+ * the engine can't wake; claim every few seconds, with jitter.
+ */
+struct hf_idle;
+
+HF_API int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *err);
+HF_API void hf_idle_close(struct hf_idle *idle); /* before the handle */
+HF_API int hf_idle_fd(const struct hf_idle *idle);
+
+/* *ret_next_ms: when, since 1970, the next one that is known falls due; 0: none is known. */
+HF_API int hf_idle_begin(struct hf_idle *idle, int64_t *ret_next_ms, struct hf_error *err);
 
 /*
  * The command is about to be started: on disk before this returns, and the lease is renewed. Where
@@ -670,6 +711,10 @@ struct hf_request {
     int64_t run_at_ms;
     enum hf_on_lost on_lost;
     int32_t max_attempts;
+    int64_t retry_backoff_ms;
+    int32_t concurrency;
+    enum hf_overlap overlap; /* enqueue, without run_at_ms */
+    int32_t queue_limit;     /* enqueue */
     bool claim; /* acquire: for the PENDING execution_id, else -HF_RACED; the rest is as recorded */
     /* extend, release: the lease's execution */
     bool spawned;            /* extend: the command is about to be started */

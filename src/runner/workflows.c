@@ -38,7 +38,7 @@ static const struct setting settings[] = {
     {"timeout", DURATION, AT(timeout_ms), 1, INT64_MAX, 0, NULL},
     {"overlap", CHOICE, AT(overlap), 0, 0, HF_OVERLAP_REJECT, overlaps},
     {"queue-limit", NUMBER, AT(queue_limit), 1, INT32_MAX, 100, NULL},
-    {"concurrency", NUMBER, AT(concurrency), 1, INT32_MAX, 1, NULL},
+    {"concurrency", NUMBER, AT(concurrency), 1, INT32_MAX, 0, NULL},
     {"retries", NUMBER, AT(retries), 0, RETRIES_MAX, -1, NULL},
     {"retry-backoff", DURATION, AT(retry_backoff_ms), 0, INT64_MAX, 5000, NULL},
     {"on-lost", CHOICE, AT(on_lost), 0, 0, HF_ON_LOST_ABORT, on_losts},

@@ -13,13 +13,6 @@
 
 #include "holdfast.h"
 
-enum hf_overlap {
-    HF_OVERLAP_REJECT,
-    HF_OVERLAP_QUEUE,
-    HF_OVERLAP_SKIP,
-    HF_OVERLAP_REPLACE,
-    HF_OVERLAP_CANCEL
-};
 enum hf_catch_up { HF_CATCH_UP_LAST, HF_CATCH_UP_NONE, HF_CATCH_UP_ALL };
 
 /* Lists end with NULL; a list or text that was not given is NULL. */
@@ -30,7 +23,7 @@ struct hf_workflow {
     int64_t timeout_ms; /* 0: none */
     int64_t overlap;    /* enum hf_overlap */
     int64_t queue_limit;
-    int64_t concurrency;
+    int64_t concurrency; /* 0: as many as their locks allow */
     int64_t retries; /* -1: not given */
     int64_t retry_backoff_ms;
     int64_t on_lost; /* enum hf_on_lost */

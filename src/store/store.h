@@ -22,6 +22,7 @@ struct hf_due {
     const char *const *workflows;
     size_t n_workflows;
     int64_t wall_ms;
+    bool verifies; /* also those that are to be verified */
     size_t skip, limit;
 };
 
@@ -54,8 +55,9 @@ struct hf_store_ops {
 
     /*
      * Executions; all NULL where only locks are kept. By id: -HF_NOT_FOUND. `due`: up to `limit` that
-     * are PENDING, due at `wall_ms` and not to be verified, of these workflows (none: of any), only
-     * the first of each lock, in the order in which they are to be claimed, without the first `skip`.
+     * are PENDING, not parked, due at `wall_ms` and not to be verified (unless asked for), of these
+     * workflows (none: of any), in the order in which they are to be claimed: priority, then run_at,
+     * then age; without the first `skip`. It costs what it answers, whatever else is kept.
      */
     int (*execution)(struct hf_store *store, const char *id, struct hf_execution *ret,
                      struct hf_error *err);
@@ -65,6 +67,14 @@ struct hf_store_ops {
                       hf_execution_fn fn, void *arg, struct hf_error *err);
     int (*due)(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
                size_t *ret_n, struct hf_error *err);
+
+    /*
+     * The worker `id`, which watches (watch() with no name), sleeps: it is woken once, by the first
+     * execution that becomes ready after this, if no other sleeper is. *ret_next_ms: when the next
+     * of those that are not parked falls due (wall clock); 0: there is none. NULL: it polls.
+     */
+    int (*idle)(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
+                struct hf_error *err);
 
     int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
     const char *(*schema)(void); /* NULL: nothing to print */
