@@ -110,7 +110,7 @@ static bool take_item(const char **s, const struct field *f, struct found *found
             to = 7; /* FRI-SUN */
     }
     bool stepped = take(s, '/');
-    if (from > to || (stepped && (!range || !take_step(s, f, &step))))
+    if (from < 0 || from > to || (stepped && (!range || !take_step(s, f, &step))))
         return false;
     for (int value = from; value <= to; value += step)
         found->bits |= UINT64_C(1) << value;
