@@ -9,8 +9,10 @@ import uuid
 
 import pytest
 
-from api_helpers import api, make_service, service  # noqa: F401
+from api_helpers import api, make_service, on_each_engine, service  # noqa: F401
 from conftest import PATIENCE_S, poll
+
+pytestmark = on_each_engine
 
 
 def waiters(service, name):

@@ -15,6 +15,7 @@
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
  *     executions.c  executions in requests and answers; lists of them, their data, what is due
+ *     tokens.c      the service's tokens
  *     migrate.c     the schema, what it needs, and cautions
  *
  * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
@@ -334,5 +335,14 @@ int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_i
 void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
 int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
                   const struct hf_lock_id *to);
+int hf_pg_share(struct hf_store *store, const struct hf_lock_id *id,
+                const struct hf_lock_id *channel, struct hf_error *err);
+void hf_pg_unshare(struct hf_store *store, const struct hf_lock_id *id);
+
+/* ---- the service's tokens (tokens.c) -------------------------------------------------------- */
+
+int hf_pg_token_add(struct hf_store *store, const struct hf_api_token *token, struct hf_error *err);
+int hf_pg_token_remove(struct hf_store *store, const char *id, struct hf_error *err);
+int hf_pg_token_list(struct hf_store *store, hf_api_token_fn fn, void *arg, struct hf_error *err);
 
 #endif
