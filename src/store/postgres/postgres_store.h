@@ -8,9 +8,12 @@
  *     connection.c  connections and their deadlines, the pool
  *     exchange.c    statements sent and answered in one round trip; what is tried again
  *     fault.c       what errors mean: SQLSTATE -> code and advice
- *     call.c        requests -> calls; batches
+ *     call.c        requests -> calls
+ *     batch.c       many requests: in what order, and together where they can be
  *     answer.c      rows -> answers
+ *     columns.c     many rows as parameters
  *     many.c        the simple ones of a batch, in one statement
+ *     line.c        those who wait for one name, in one statement
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
@@ -153,8 +156,9 @@ void hf_pg_bind_bool(struct hf_pg_statement *st, bool value);
 void hf_pg_bind_bytes(struct hf_pg_statement *st, const void *bytes, size_t n); /* none: NULL */
 
 enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
-enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
-enum { HF_PG_UUID = 2950 };
+enum { HF_PG_BOOL_ARRAY = 1000, HF_PG_BYTEA_ARRAY = 1001, HF_PG_INT4_ARRAY = 1007 };
+enum { HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
+enum { HF_PG_UUID = 2950, HF_PG_UUID_ARRAY = 2951 };
 
 /*
  * Send `n` statements in one round trip and one transaction; ret[i] is the i-th one's result, to be
@@ -180,7 +184,30 @@ enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_
 
 void hf_pg_clear(PGresult **results, size_t n);
 
-/* ---- columns (exchange.c) ------------------------------------------------------------------- */
+/* ---- many rows as parameters (columns.c) ---------------------------------------------------- */
+
+enum { HF_PG_COLUMNS_MAX = 12 };
+
+/*
+ * Arrays to be unnested. The columns are letters: t text, b bytea, l bigint, i integer, o boolean, u
+ * uuid. Begin, put the values row by row, bind, and clear it after the exchange.
+ */
+struct hf_pg_columns {
+    const char *letters;
+    struct hf_buf of[HF_PG_COLUMNS_MAX];
+    size_t at; /* which column is next */
+};
+void hf_pg_columns_begin(struct hf_pg_columns *c, const char *letters, size_t n_rows);
+void hf_pg_columns_clear(struct hf_pg_columns *c);
+void hf_pg_put_null(struct hf_pg_columns *c);
+void hf_pg_put_bytes(struct hf_pg_columns *c, const void *bytes, size_t n);
+void hf_pg_put_text(struct hf_pg_columns *c, const char *text); /* NULL: '' */
+void hf_pg_put_int(struct hf_pg_columns *c, int64_t value);     /* l, i, o */
+void hf_pg_put_uuid(struct hf_pg_columns *c, const char *text); /* NULL: NULL */
+int hf_pg_bind_columns(struct hf_pg_statement *st, const struct hf_pg_columns *c,
+                       struct hf_error *err);
+
+/* ---- results (exchange.c) ------------------------------------------------------------------- */
 
 struct hf_pg_cursor {
     const PGresult *result;
@@ -291,7 +318,7 @@ struct hf_pg_row {
     char look[4096];
     struct hf_execution execution; /* its id is empty: there is none */
 };
-void hf_pg_take_row(const PGresult *result, struct hf_pg_row *ret);
+void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret);
 void hf_pg_fill_answer(const struct hf_pg_row *row, const struct hf_request *req,
                        struct hf_answer *answer);
 
