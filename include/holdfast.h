@@ -716,6 +716,7 @@ struct hf_request {
     enum hf_overlap overlap; /* enqueue, without run_at_ms */
     int32_t queue_limit;     /* enqueue */
     bool claim; /* acquire: for the PENDING execution_id, else -HF_RACED; the rest is as recorded */
+    bool verifies; /* claim: also where it is to be found out first whether it was done */
     /* extend, release: the lease's execution */
     bool spawned;            /* extend: the command is about to be started */
     enum hf_outcome outcome; /* release: how it ended */

@@ -46,6 +46,7 @@ static void bind_begin(struct hf_pg_task *t, const char *channel, struct hf_pg_s
     bind_acquire(t, channel, st);
     hf_pg_bind_wish(st, t->req);
     hf_pg_bind_bool(st, t->req->claim);
+    hf_pg_bind_bool(st, t->req->verifies);
 }
 
 static void bind_extend(struct hf_pg_task *t, const char *channel, struct hf_pg_statement *st)
@@ -105,6 +106,8 @@ static void bind_enqueue(struct hf_pg_task *t, const char *channel, struct hf_pg
     hf_pg_bind_text(st, t->req->owner);
     hf_pg_bind_int(st, HF_PG_INT4, t->req->priority);
     hf_pg_bind_wish(st, t->req);
+    hf_pg_bind_int(st, HF_PG_INT4, t->req->overlap);
+    hf_pg_bind_int(st, HF_PG_INT4, t->req->queue_limit);
 }
 
 static void bind_cancel(struct hf_pg_task *t, const char *channel, struct hf_pg_statement *st)
@@ -138,7 +141,7 @@ static const struct call calls[] = {
     [HF_OP_STATUS] = {"SELECT holdfast.status($1)", NULL},
     [HF_OP_GUARD] = {"SELECT holdfast.status($1)", NULL},
     [HF_OP_ENQUEUE] = {"SELECT holdfast.enqueue_execution($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,"
-                       "$13,$14,$15)",
+                       "$13,$14,$15,$16,$17,$18,$19)",
                        bind_enqueue},
     [HF_OP_CANCEL] = {"SELECT holdfast.cancel_execution($1,$2,$3,$4,$5,$6)", bind_cancel},
 };
@@ -146,7 +149,7 @@ static const struct call calls[] = {
 /* The same with an execution; who has none does not pay for it. */
 static const struct call calls_with_execution[] = {
     [HF_OP_ACQUIRE] = {"SELECT holdfast.begin_execution($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,"
-                       "$14,$15,$16,$17,$18,$19,$20,$21,$22)",
+                       "$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)",
                        bind_begin},
     [HF_OP_EXTEND] = {"SELECT holdfast.extend_execution($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)",
                       bind_beat},
@@ -226,7 +229,7 @@ void hf_pg_prune_sometimes(struct hf_postgres *s, const struct hf_answer *answer
 
 /* A row for each call: an answer, or somebody to look at. */
 static int take_results(struct hf_pg_task **tasks, size_t n, PGresult **results,
-                        struct hf_error *err)
+                        uint32_t *ret_ready, struct hf_error *err)
 {
     struct hf_pg_row row;
     for (size_t i = 0; i < n; i++) {
@@ -239,6 +242,7 @@ static int take_results(struct hf_pg_task **tasks, size_t n, PGresult **results,
                              row.execution.state != HF_RUNNING;
             hf_pg_fill_answer(&row, tasks[i]->req, tasks[i]->answer);
             tasks[i]->done = true;
+            *ret_ready += row.ready;
         } else if (!hf_pg_look(&tasks[i]->seen, row.look))
             return hf_fail(err, HF_INTERNAL, "holdfast's function asks again and again who lives");
     }
@@ -252,6 +256,7 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
     struct hf_pg_statement statements[HF_PG_MANY_MAX];
     PGresult *results[HF_PG_MANY_MAX];
     bool changes = false, durable = false;
+    uint32_t ready = 0;
     size_t i = 0;
     do {
         make_statement(s, tasks[i], &statements[i]);
@@ -265,8 +270,9 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
         hf_failpoint(HF_FAIL_AFTER_COMMIT);
     if (r < 0)
         return r;
-    r = take_results(tasks, n, results, err);
+    r = take_results(tasks, n, results, &ready, err);
     hf_pg_clear(results, n);
+    hf_pg_wake_idle(s, ready);
     return r;
 }
 

@@ -45,7 +45,8 @@ struct hf_pg_listener {
     bool listening; /* the channel may be named in requests */
     bool no_use;    /* a pooler is between */
     bool closing;
-    int kick_fd; /* wakes the thread when it is to end */
+    int backend_pid; /* of the connection that listens */
+    int kick_fd;     /* wakes the thread when it is to end */
     pthread_t thread;
     struct hf_pg_connection *connection; /* the thread's own */
 };
@@ -100,9 +101,12 @@ static int connect_listener(struct hf_pg_listener *l, struct hf_error *err)
     r = is_direct(s, c->pg, err);
     if (r == 1 && listen_there(l, c->pg, err) < 0)
         r = -HF_UNAVAILABLE;
-    if (r == 1)
+    if (r == 1) {
         l->connection = c;
-    else
+        pthread_mutex_lock(&l->mutex);
+        l->backend_pid = hf_pq.PQbackendPID(c->pg);
+        pthread_mutex_unlock(&l->mutex);
+    } else
         hf_pg_disconnect(c);
     return r;
 }
@@ -368,6 +372,14 @@ static int open_descriptors(bool is_pipe, int *ret_fd, int *ret_write_fd)
     return 0;
 }
 
+int hf_pg_listener_pid(struct hf_pg_listener *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    int pid = l->backend_pid;
+    pthread_mutex_unlock(&l->mutex);
+    return pid;
+}
+
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err)
 {
@@ -380,11 +392,12 @@ int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_i
     if (!w)
         return hf_fail(err, HF_NOMEM, "out of memory");
     w->id = *id;
-    w->is_pipe = !*name;
+    w->is_pipe = !name || !*name;
     if (open_descriptors(w->is_pipe, &fd, &w->fd) < 0) {
         int saved_errno = errno;
         free(w);
-        return hf_fail_errno(err, HF_UNAVAILABLE, saved_errno, "can't wait for %s", name);
+        return hf_fail_errno(err, HF_UNAVAILABLE, saved_errno, "can't wait for %s",
+                             name ? name : "work");
     }
     pthread_mutex_lock(&l->mutex);
     add(l, w);

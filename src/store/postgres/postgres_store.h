@@ -17,7 +17,8 @@
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
- *     executions.c  executions in requests and answers; lists of them, their data, what is due
+ *     executions.c  executions in requests and answers; lists of them, their data
+ *     turns.c       which executions are due; workers that sleep until one is
  *     tokens.c      the service's tokens
  *     migrate.c     the schema, what it needs, and cautions
  *
@@ -130,7 +131,7 @@ bool hf_pg_is_schema_missing(const struct hf_pg_fault *fault);
 
 /* ---- exchanges (exchange.c) ----------------------------------------------------------------- */
 
-enum { HF_PG_PARAMS_MAX = 22, HF_PG_NUMBERS_MAX = 8 };
+enum { HF_PG_PARAMS_MAX = 25, HF_PG_NUMBERS_MAX = 10 };
 
 /*
  * A statement with its parameters; values are text, but those with a length are binary. It points
@@ -316,6 +317,7 @@ struct hf_pg_row {
     char took[HF_OWNER_MAX + 200];
     bool has_holder;
     char look[4096];
+    uint32_t ready;                /* so many executions were made so */
     struct hf_execution execution; /* its id is empty: there is none */
 };
 void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret);
@@ -337,8 +339,16 @@ int hf_pg_execution_data(struct hf_store *store, const char *id, enum hf_executi
                          hf_data_fn fn, void *arg, struct hf_error *err);
 int hf_pg_executions(struct hf_store *store, const struct hf_execution_query *query,
                      hf_execution_fn fn, void *arg, struct hf_error *err);
+
+/* ---- whose turn it is (turns.c) ------------------------------------------------------------- */
+
 int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
               size_t *ret_n, struct hf_error *err);
+int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
+               struct hf_error *err);
+
+/* After the commit: so many executions have become ready. Best effort: workers poll too. */
+void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);
 
 /* ---- the schema (migrate.c) ----------------------------------------------------------------- */
 
@@ -356,6 +366,8 @@ void hf_pg_listener_free(struct hf_pg_listener *l);
 /* The channel to name in the waiter's requests; empty while nobody listens there for it. */
 void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
                    char ret[HF_PG_CHANNEL_LEN + 1]);
+
+int hf_pg_listener_pid(struct hf_pg_listener *l); /* of the server's process that listens */
 
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);

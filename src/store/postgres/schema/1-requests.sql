@@ -80,7 +80,8 @@ BEGIN
         t := holdfast.drop_waiter(t, t.asker);
         ret := holdfast.answer_of(t.row, t.now, -1, true);
     END IF;
-    PERFORM holdfast.save(t, before, queued);
+    t := holdfast.save(t, before, queued);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_locked IS 'acquire, once the row is locked';
@@ -163,7 +164,7 @@ BEGIN
         PERFORM holdfast.commit_durably();
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, new_fence, p_owner, p_note, '', holdfast.ms(now),
-               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false,
+               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, 0,
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire IS 'Take a lock; where it is held, be refused, or with wait_ms <> 0 queue up (negative: for ever). The same lock_id again is the same acquire, and confirms an offer. To be called in a transaction of its own';
@@ -200,7 +201,8 @@ BEGIN
     ELSE
         ret := holdfast.answer_of(t.row, t.now, -3, true);
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.extend_otherwise IS 'extend, where the lease is not simply the asker''s, is an execution''s, or an event is due';
@@ -287,7 +289,8 @@ BEGIN
         after.release_lost := after.release_lost + 1;
         t.row := after;
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.release_otherwise IS 'release, where it is not simply the asker''s, or somebody waits';
@@ -339,7 +342,7 @@ BEGIN
         PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
-               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '', false,
+               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '', false, 0,
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';
@@ -358,7 +361,7 @@ BEGIN
        SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
            ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
      WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
-       AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL
+       AND lock_id = p_lock_id AND waiters = 0 AND NOT parked AND locked_until > holdfast.clock() AND execution_id IS NULL
     RETURNING locked_at, owner, fence INTO since, whose, which;
     IF NOT FOUND THEN
         ret := holdfast.release_to_head(p_name, p_lock_id, p_fence, p_reason, p_here, p_alive, p_dead);
@@ -373,7 +376,7 @@ BEGIN
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;
-    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false,
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, 0,
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is); -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
@@ -424,7 +427,7 @@ BEGIN
            SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
         RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
     ), told AS (
@@ -524,8 +527,9 @@ BEGIN
             t := holdfast.drop_waiter(t, p_lock_id);
         END IF;
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
     ret := holdfast.answer_of(t.row, t.now, 0, false);
+    ret.ready := t.ready;
     IF l.lock_id = p_lock_id THEN
         ret.execution := t.x;
     END IF;
@@ -560,7 +564,8 @@ BEGIN
         t.row := after;
         t := holdfast.offer(t);
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.force IS 'Free a lock without its token: the operator''s word that the holder is dead. The fence is the one that the operator saw; -4: it is not current. Waits for guards up to 2 seconds (SQLSTATE 55P03)';
@@ -588,10 +593,10 @@ BEGIN
         RETURN holdfast.to_look_at(lines);
     END IF;
     IF l.name IS NOT NULL THEN
-        t := holdfast.end_stale(t);
-        PERFORM holdfast.save(t, l);
+        t := holdfast.save(holdfast.end_stale(t), l);
     END IF;
     ret := holdfast.answer_of(t.row, t.now, 0, true);
+    ret.ready := t.ready;
     IF NOT t.inherited THEN
         ret.freed := coalesce(nullif(split_part(t.took, ' ', 1), '')::integer, 0);
     END IF;
@@ -607,6 +612,7 @@ DECLARE
     t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, false, false);
     after holdfast.lock;
+    ret   holdfast.answer;
 BEGIN
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
@@ -617,8 +623,10 @@ BEGIN
     t.row := after;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
     VALUES (nextval('holdfast.seq'), t.now, p_fence, 'lost', p_name, p_owner, after.execution_id, p_reason, '');
-    PERFORM holdfast.save(t, l);
-    RETURN holdfast.answer_of(t.row, t.now, 0, false);
+    t := holdfast.save(t, l);
+    ret := holdfast.answer_of(t.row, t.now, 0, false);
+    ret.ready := t.ready;
+    RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.report_lost IS 'A holder''s own word that it had to stop';
 
