@@ -24,7 +24,7 @@ struct hf_workflow {
     int64_t overlap;    /* enum hf_overlap */
     int64_t queue_limit;
     int64_t concurrency; /* 0: as many as their locks allow */
-    int64_t retries; /* -1: not given */
+    int64_t retries;     /* -1: not given */
     int64_t retry_backoff_ms;
     int64_t on_lost; /* enum hf_on_lost */
     char **verify;
@@ -56,6 +56,9 @@ int hf_workflows_find(const struct hf_workflows *all, const char *name,
 
 /* How often an execution may be begun: as hf_begin_options has it. */
 int32_t hf_workflow_max_attempts(const struct hf_workflow *workflow);
+
+/* What an execution of it is asked for with; lock, key and input are still to be set. */
+void hf_workflow_ask(const struct hf_workflow *workflow, struct hf_begin_options *ret);
 
 /* ---- template.c ----------------------------------------------------------------------------- */
 
