@@ -1,4 +1,4 @@
-/* start: run a workflow here, as an execution. */
+/* start: run a workflow here, as an execution. schedule: record one for later. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "error.h"
 #include "hold.h"
+#include "id.h"
 #include "outfit.h"
 #include "workflows.h"
 
@@ -142,7 +144,8 @@ static int run_here(struct start *s)
     return put_execution(s, code);
 }
 
-static int detach(struct start *s)
+/* For whoever claims it. */
+static int enqueue(struct start *s)
 {
     struct hf *hf;
     int code = cli_open(s->cli, &hf);
@@ -150,46 +153,81 @@ static int detach(struct start *s)
         return code;
     if (hf_enqueue(hf, &s->begins, &s->execution, &s->err) < 0)
         return cli_fail(s->cli, &s->err);
+    const struct hf_execution *x = &s->execution;
     if (s->cli->opts.json)
-        return cli_put_execution(&s->execution);
-    puts(s->execution.id);
+        return cli_put_execution(x);
+    puts(x->id);
+    if (x->duplicate && !s->cli->opts.quiet)
+        cli_complain("%s: key %s has this execution (%s) already; nothing was recorded",
+                     x->workflow, x->key, hf_execution_state_name(x->state));
     return 0;
 }
 
 static int start(struct start *s)
 {
-    const struct cli_options *opts = &s->cli->opts;
     int code = check_supported(s->workflow);
-    if (!code && opts->input_path)
-        code = read_input(opts->input_path, &s->input);
     if (code)
         return code;
-    if (hf_workflow_lock(s->workflow, opts->key, s->input.data, s->input.len, s->lock, &s->err) < 0)
-        return cli_fail(s->cli, &s->err);
-    set_options(s);
-    if (opts->detach)
-        return detach(s);
+    if (s->cli->opts.detach)
+        return enqueue(s);
+    s->capture = malloc(sizeof *s->capture);
+    if (!s->capture) {
+        cli_complain("out of memory");
+        return CLI_EXIT_INTERNAL;
+    }
     hf_capture_init(s->capture);
-    return run_here(s);
+    code = run_here(s);
+    free(s->capture);
+    return code;
+}
+
+static int schedule(struct start *s)
+{
+    const struct cli_options *opts = &s->cli->opts;
+    int64_t at_ms = opts->at_ms >= 0 ? opts->at_ms : hf_clock_wall_ms() + opts->in_ms;
+    uint64_t random;
+    hf_random(&random, sizeof random);
+    if (opts->jitter_ms)
+        at_ms += (int64_t)(random % (uint64_t)(opts->jitter_ms + 1));
+    s->begins.run_at_ms = at_ms;
+    return enqueue(s);
+}
+
+/* Read what is asked for, and do it. */
+static int with_workflow(struct cli *cli, const char *name, int (*act)(struct start *s))
+{
+    struct hf_workflows *all = NULL;
+    struct start s = {.cli = cli, .input = HF_BUF(HF_INPUT_MAX)};
+    const struct cli_options *opts = &cli->opts;
+    int code = 0;
+    if (hf_workflows_load(opts->config_path, &all, &s.err) < 0 ||
+        hf_workflows_find(all, name, &s.workflow, &s.err) < 0)
+        code = cli_fail(cli, &s.err);
+    if (!code && opts->input_path)
+        code = read_input(opts->input_path, &s.input);
+    if (!code &&
+        hf_workflow_lock(s.workflow, opts->key, s.input.data, s.input.len, s.lock, &s.err) < 0)
+        code = cli_fail(cli, &s.err);
+    if (!code) {
+        set_options(&s);
+        code = act(&s);
+    }
+    hf_outfit_close(&s.outfit);
+    hf_buf_clear(&s.input);
+    hf_workflows_free(all);
+    return code;
 }
 
 int cmd_start(struct cli *cli, int argc, char **argv)
 {
     (void)argc;
-    struct hf_workflows *all = NULL;
-    struct start s = {.cli = cli, .input = HF_BUF(HF_INPUT_MAX)};
-    int code;
-    if (hf_workflows_load(cli->opts.config_path, &all, &s.err) < 0 ||
-        hf_workflows_find(all, argv[0], &s.workflow, &s.err) < 0)
-        code = cli_fail(cli, &s.err);
-    else if (!(s.capture = malloc(sizeof *s.capture))) {
-        cli_complain("out of memory");
-        code = CLI_EXIT_INTERNAL;
-    } else
-        code = start(&s);
-    free(s.capture);
-    hf_outfit_close(&s.outfit);
-    hf_buf_clear(&s.input);
-    hf_workflows_free(all);
-    return code;
+    return with_workflow(cli, argv[0], start);
+}
+
+int cmd_schedule(struct cli *cli, int argc, char **argv)
+{
+    (void)argc;
+    if ((cli->opts.at_ms >= 0) == (cli->opts.in_ms >= 0))
+        return cli_usage(cli, "schedule needs --at TIME or --in D, one of the two");
+    return with_workflow(cli, argv[0], schedule);
 }

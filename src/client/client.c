@@ -155,7 +155,12 @@ int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n, struct 
         r = check_request(&requests[i], err);
     if (r < 0 || n == 0)
         return r;
-    return hf->store->ops->apply(hf->store, requests, n, answers, err);
+    int64_t sent_ms = hf_clock_boot_ms();
+    r = hf->store->ops->apply(hf->store, requests, n, answers, err);
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        if (answers[i].code >= 0 && answers[i].lease.ttl_ms)
+            answers[i].lease.deadline_ms = hf_deadline_ms(sent_ms, answers[i].lease.ttl_ms);
+    return r;
 }
 
 /* ---- asking --------------------------------------------------------------------------------- */
