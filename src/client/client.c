@@ -350,9 +350,14 @@ static int sweep_one(void *arg, const struct hf_status *status)
 static int mend_one(void *arg, const struct hf_execution *x)
 {
     struct sweep *s = arg;
-    struct hf_request req = {.op = HF_OP_SETTLE, .name = x->lock, .execution_id = x->id};
+    struct hf_request req = {.op = HF_OP_STATUS, .name = x->lock};
     struct hf_answer answer;
-    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err); /* disturbs nobody */
+    if (s->failed >= 0 && strcmp(answer.holder.execution_id, x->id) != 0) {
+        req.op = HF_OP_SETTLE;
+        req.execution_id = x->id;
+        s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    }
     return s->failed < 0;
 }
 
