@@ -179,9 +179,12 @@ void hf_desk_claim(struct hf_desk *d, size_t room)
     struct hf_error err;
     size_t max = room < HF_DESK_BATCH ? room : HF_DESK_BATCH, n = 0, n_ready = 0;
     int r = claim_due(d, max, &n, &err);
-    hf_desk_trouble(d, r < 0 ? &err : NULL);
+    if (r >= 0 || hf_desk_may_hope(r))
+        hf_desk_trouble(d, r < 0 ? &err : NULL);
     if (r < 0) {
         d->claim_ms = hf_clock_boot_ms() + AGAIN_MS;
+        if (!hf_desk_may_hope(r))
+            d->refused = err;
         return;
     }
     d->n_claimed += (int64_t)n;

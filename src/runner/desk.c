@@ -132,10 +132,7 @@ int hf_desk_reload(struct hf_desk *d, struct hf_workflows *all, struct hf_error 
 
 /* ---- with the store ------------------------------------------------------------------------- */
 
-static bool is_of_the_store(int r)
-{
-    return r == -HF_UNAVAILABLE || r == -HF_UNKNOWN || r == -HF_NOMEM;
-}
+bool hf_desk_may_hope(int r) { return r == -HF_UNAVAILABLE || r == -HF_UNKNOWN || r == -HF_NOMEM; }
 
 static int ask(struct hf_desk *d, size_t from, size_t n, struct hf_error *err)
 {
@@ -151,11 +148,11 @@ static int ask(struct hf_desk *d, size_t from, size_t n, struct hf_error *err)
 int hf_desk_apply(struct hf_desk *d, size_t n, struct hf_error *err)
 {
     int r = ask(d, 0, n, err);
-    if (r >= 0 || is_of_the_store(r))
+    if (r >= 0 || hf_desk_may_hope(r))
         return r;
     for (size_t i = 0; i < n; i++) {
         r = ask(d, i, 1, err);
-        if (r < 0 && is_of_the_store(r))
+        if (r < 0 && hf_desk_may_hope(r))
             return r;
         if (r < 0)
             d->answers[i] = (struct hf_answer){.code = r};
@@ -208,7 +205,7 @@ static size_t room(const struct hf_desk *d)
 {
     size_t n = d->concurrency - d->n_jobs;
     int64_t left = d->opts->max ? d->opts->max - d->n_claimed : INT64_MAX;
-    if (d->is_stopping || d->drained || left <= 0)
+    if (d->is_stopping || d->drained || d->refused.code || left <= 0)
         return 0;
     return (int64_t)n < left ? n : (size_t)left;
 }
@@ -241,7 +238,8 @@ static void claim(struct hf_desk *d)
 
 static bool is_over(const struct hf_desk *d)
 {
-    bool claims = !d->is_stopping && !d->drained && !(d->opts->max && d->n_claimed >= d->opts->max);
+    bool claims = !d->is_stopping && !d->drained && !d->refused.code &&
+                  !(d->opts->max && d->n_claimed >= d->opts->max);
     return !claims && d->n_jobs == 0;
 }
 
@@ -360,7 +358,10 @@ int hf_desk_close(struct hf_desk *d, struct hf_error *err)
     if (d->has_thread)
         pthread_join(d->thread, NULL);
     int64_t n = d->n_unrecorded;
+    struct hf_error refused = d->refused;
     clear(d);
+    if (refused.code)
+        return hf_fail(err, -refused.code, "%s", refused.message);
     return n ? hf_fail(err, HF_UNAVAILABLE,
                        "the store did not answer: how %lld execution%s ended was not recorded",
                        (long long)n, n == 1 ? "" : "s")

@@ -43,6 +43,7 @@ struct hf_desk {
     struct hf_jobs ending; /* to be recorded */
     bool is_stopping;      /* as of the last look */
     bool drained;
+    struct hf_error refused;               /* why it claims nothing more; code 0: it does */
     int64_t claim_ms, finish_ms, sweep_ms; /* boot clock: when to do it next */
     int64_t trouble_ms; /* boot clock: since when the store fails; 0: it does not */
     int64_t said_ms;    /* when that was last told */
@@ -60,7 +61,8 @@ int hf_desk_open(struct hf_desk *desk, struct hf_workflows *all, struct hf_error
 /* The thread, once the loop waits for ready_fd. */
 int hf_desk_start(struct hf_desk *desk, struct hf_error *err);
 
-/* When it is done; the thread is gone after this. -HF_UNAVAILABLE: some ends could not be recorded. */
+/* When it is done; the thread is gone after this. Negative: why it gave up, or some ends
+ * could not be recorded. */
 int hf_desk_close(struct hf_desk *desk, struct hf_error *err);
 
 /* The next job that runs, or NULL: when ready_fd is readable. */
@@ -86,6 +88,9 @@ struct hf_job *hf_jobs_take(struct hf_jobs *list);
  * Unknown outcomes are asked for again. Negative: the store fails, and nothing is known of any.
  */
 int hf_desk_apply(struct hf_desk *desk, size_t n, struct hf_error *err);
+
+/* May the store answer later? Else it makes no sense to go on. */
+bool hf_desk_may_hope(int r);
 
 /* Tell of trouble with the store, not too often; `err` NULL: that it is over. */
 void hf_desk_trouble(struct hf_desk *desk, const struct hf_error *err);
