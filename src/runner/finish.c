@@ -23,6 +23,8 @@ static const char *why_lost(const struct hf_job *job)
         return job->stopped;
     if (job->end.why == HF_ENDING_STOPPED)
         return "its worker was stopped";
+    if (job->end.why == HF_ENDING_UNGUARDED)
+        return "its guardian was killed";
     return hf_end_is_lost(&job->end) ? "its lease could not be renewed in time" : NULL;
 }
 

@@ -386,8 +386,8 @@ def test_a_killed_guardian_ends_its_command_and_no_other(hf):
     nursery = next(pid for pid in children(worker.pid) if name_of(pid) == "holdfast-nurse")
     before = set(marked_processes(hf.mark))
     os.kill(children(nursery)[0], signal.SIGKILL)
-    failed = poll(lambda: flows.all("--state", "FAILED"))
-    assert [(x["reason"], x["exitCode"]) for x in failed] == [("guardian killed", 76)]
+    lost = poll(lambda: flows.all("--state", "ABORTED"))
+    assert [(x["reason"], x["exitCode"]) for x in lost] == [("its guardian was killed", None)]
     assert len(flows.all("--state", "RUNNING")) == 1
     assert len(set(marked_processes(hf.mark)) & before) == len(before) - 4  # guardian, shell and its two
     worker.send_signal(signal.SIGTERM)
@@ -406,7 +406,7 @@ def test_a_killed_nursery_ends_every_command_and_the_worker(hf):
     os.kill(next(pid for pid in children(worker.pid) if name_of(pid) == "holdfast-nurse"), signal.SIGKILL)
     assert worker.wait(timeout=60) == 76
     assert not marked_processes(hf.mark)
-    assert {(x["state"], x["reason"]) for x in flows.all()} == {("FAILED", "guardian killed")}
+    assert {(x["state"], x["reason"]) for x in flows.all()} == {("ABORTED", "its guardian was killed")}
     assert "was killed, so every command was ended" in said(hf)
 
 
