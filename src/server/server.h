@@ -9,7 +9,7 @@
  *   http.c     sends what request_answer() or request_problem() was given
  *
  * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
- * told, log.c what people are, metrics.c what Prometheus is.
+ * told, metrics.c what Prometheus is.
  */
 #ifndef HF_SERVER_SERVER_H
 #define HF_SERVER_SERVER_H
@@ -19,6 +19,7 @@
 
 #include "buf.h"
 #include "lane.h"
+#include "log.h"
 #include "mhd.h"
 #include "serve.h"
 
@@ -283,15 +284,6 @@ void metrics_store_error(struct server *server, enum hf_op op);
 /* A lease was granted or renewed, or ended, through this service. */
 void metrics_lease(struct server *server, const struct hf_lease *lease, bool is_new);
 void metrics_released(struct server *server, const char *token);
-
-/* ---- log.c ---------------------------------------------------------------------------------- */
-
-/* One line: log_event("listening", "address", text, ..., LOG_END). A value that is NULL is left
- * out. */
-#define LOG_END ((const char *)NULL)
-void log_open(bool json);
-void log_event(const char *event, ...) __attribute__((sentinel));
-void log_flush(void);
 
 /* ---- notify.c, listen.c --------------------------------------------------------------------- */
 
