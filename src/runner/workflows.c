@@ -17,7 +17,7 @@ enum { FILE_MAX_BYTES = 1 << 20, RETRIES_MAX = 1000000, WORDS_MAX = 1000 };
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-enum type { DURATION, NUMBER, CHOICE, TEXT, TEMPLATE, WORDS, MAP };
+enum type { DURATION, NUMBER, CHOICE, TEXT, TEMPLATE, PATH, WORDS, MAP };
 
 struct setting {
     const char *key;
@@ -48,7 +48,7 @@ static const struct setting settings[] = {
     {"time-zone", TEXT, AT(time_zone), 1, 0, 0, NULL},
     {"jitter", DURATION, AT(jitter_ms), 0, INT64_MAX, 0, NULL},
     {"catch-up", CHOICE, AT(catch_up), 0, 0, HF_CATCH_UP_LAST, catch_ups},
-    {"key-path", TEXT, AT(key_path), 1, 0, 0, NULL},
+    {"key-path", PATH, AT(key_path), 1, 0, 0, NULL},
     {"secret-files", WORDS, AT(secret_files), 1, 0, 0, NULL},
     {"user", TEXT, AT(user), 1, 0, 0, NULL},
     {"cwd", TEXT, AT(cwd), 1, 0, 0, NULL},
@@ -173,7 +173,8 @@ static int read_text(struct reader *r, const struct setting *s, const yaml_node_
         return -HF_INVALID;
     if (!*text && s->min)
         return fail_at(r, node, "expected a text that is not empty");
-    if (s->type == TEMPLATE && hf_template_check(text, &why) < 0)
+    if ((s->type == TEMPLATE && hf_template_check(text, &why) < 0) ||
+        (s->type == PATH && hf_key_path_check(text, &why) < 0))
         return fail_at(r, node, "%s", why.message);
     *ret = strdup(text);
     return *ret ? 0 : fail_nomem(r);
@@ -248,6 +249,7 @@ static int read_value(struct reader *r, const struct setting *s, const yaml_node
         return read_choice(r, s, node, at);
     case TEXT:
     case TEMPLATE:
+    case PATH:
         return read_text(r, s, node, at);
     case WORDS:
         return read_words(r, node, at);
@@ -285,6 +287,8 @@ static int read_setting(struct reader *r, const yaml_node_pair_t *pair, struct h
     if (seen[i])
         return fail_at(r, key_node, "is given twice");
     seen[i] = true;
+    if (settings[i].offset == AT(secret_files))
+        w->secret_files_line = key_node->start_mark.line + 1;
     int code = read_value(r, &settings[i], node_of(r, pair->value), w);
     if (code >= 0)
         r->key = NULL;
