@@ -65,7 +65,7 @@ const struct cli_option cli_option_table[] = {
      "sweep again every D until SIGTERM or SIGINT"},
     {0, "dry-run", NULL, CLI_SWEEP | CLI_RETRY, CLI_FLAG, AT(dry_run), 0, 0,
      "only say what would be freed, or repeated"},
-    {0, "config", "FILE", CLI_START, CLI_TEXT, AT(config_path), 1, INT_MAX,
+    {0, "config", "FILE", CLI_START | CLI_SERVE, CLI_TEXT, AT(config_path), 1, INT_MAX,
      "the workflows ($HOLDFAST_CONFIG, else /etc/holdfast/holdfast.yaml)"},
     {0, "key", "K", CLI_START, CLI_TEXT, AT(key), 1, HF_KEY_MAX,
      "idempotency: at most one execution of WORKFLOW with this key"},
@@ -92,6 +92,8 @@ const struct cli_option cli_option_table[] = {
      "the certificate's key (PEM)"},
     {0, "max-connections", "N", CLI_SERVE, CLI_INT, AT(max_connections), 1, 1000000,
      "clients at once, per address (20000)"},
+    {0, "max-body", "N", CLI_SERVE, CLI_INT, AT(max_body), 1, HF_INPUT_MAX,
+     "bytes that a webhook's body may have (1048576)"},
     {0, "log-format", "text|json", CLI_SERVE, CLI_FORMAT, AT(log_json), 0, 0,
      "how lines on stderr look (text)"},
     {0, "log-requests", NULL, CLI_SERVE, CLI_FLAG, AT(log_requests), 0, 0,
@@ -461,7 +463,8 @@ int cli_parse(struct cli *cli, int argc, char **argv, int *ret_operands)
                                      .conflict_exit_code = CLI_EXIT_HELD,
                                      .state = -1,
                                      .limit = 100,
-                                     .max_connections = 20000};
+                                     .max_connections = 20000,
+                                     .max_body = 1 << 20};
     int code = 0;
     while (code == 0 && w.at < w.argc)
         code = take_word(cli, &w);

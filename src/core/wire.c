@@ -134,6 +134,33 @@ void hf_wire_string(struct hf_buf *out, const char *text, size_t n)
     hf_buf_putc(out, '"');
 }
 
+static void write_base64(struct hf_buf *out, const unsigned char *bytes, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned word = (unsigned)bytes[i] << 16 | (i + 1 < n ? (unsigned)bytes[i + 1] << 8 : 0) |
+                        (i + 2 < n ? bytes[i + 2] : 0);
+        hf_buf_putc(out, digits[word >> 18]);
+        hf_buf_putc(out, digits[word >> 12 & 63]);
+        hf_buf_putc(out, i + 1 < n ? digits[word >> 6 & 63] : '=');
+        hf_buf_putc(out, i + 2 < n ? digits[word & 63] : '=');
+    }
+}
+
+void hf_wire_bytes(struct hf_buf *out, const char *name, const void *bytes, size_t n)
+{
+    bool is_text = n == 0 || hf_is_utf8(bytes, n);
+    hf_buf_printf(out, "\"%s\":", name);
+    if (is_text)
+        hf_wire_string(out, n ? bytes : "", n);
+    else {
+        hf_buf_putc(out, '"');
+        write_base64(out, bytes, n);
+        hf_buf_putc(out, '"');
+    }
+    hf_buf_printf(out, ",\"%sEncoding\":\"%s\"", name, is_text ? "utf-8" : "base64");
+}
+
 static void write_text(struct hf_buf *out, const char *text)
 {
     hf_wire_string(out, text, strlen(text));

@@ -64,4 +64,7 @@ int hf_wire_read_event(const struct json_t *object, struct hf_event *ret, struct
 /* A JSON string with its quotes; invalid UTF-8 becomes U+FFFD. */
 void hf_wire_string(struct hf_buf *out, const char *text, size_t n);
 
+/* "NAME":"...","NAMEEncoding":"utf-8": any bytes; those that are no UTF-8 as base64. */
+void hf_wire_bytes(struct hf_buf *out, const char *name, const void *bytes, size_t n);
+
 #endif

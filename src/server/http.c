@@ -123,6 +123,8 @@ static void *on_request_line(void *arg, const char *uri, struct MHD_Connection *
 
 static void request_free(struct request *req)
 {
+    req->server->n_body_bytes -= req->n_counted;
+    request_forget_config(req);
     json_decref(req->json);
     hf_buf_clear(&req->body);
     hf_buf_clear(&req->answer);
@@ -216,6 +218,13 @@ static enum MHD_Result see_header(void *arg, enum MHD_ValueKind kind, const char
     return MHD_YES;
 }
 
+static void refuse_large(struct request *req)
+{
+    char detail[60];
+    snprintf(detail, sizeof detail, "a body may have %zu bytes here", req->body.cap);
+    request_problem(req, HF_TOO_LARGE, detail, NULL);
+}
+
 /*
  * Where two readers could disagree on where a request ends, one of them can be made to read what the
  * other has not checked: such a request is refused.
@@ -229,8 +238,31 @@ static void check_framing(struct request *req, const struct seen *seen)
                         NULL);
     else if (seen->encoding && strcasecmp(seen->encoding, "chunked") != 0)
         request_problem(req, HF_INVALID, "the only transfer encoding known here is chunked", NULL);
-    else if (seen->length && strtoull(seen->length, NULL, 10) > BODY_MAX)
-        request_problem(req, HF_TOO_LARGE, "a body may have 65536 bytes", NULL);
+    else {
+        unsigned long long length = seen->length ? strtoull(seen->length, NULL, 10) : 0;
+        if (seen->encoding || length > BODY_MAX)
+            req->body.cap = route_body_max(req);
+        if (length > req->body.cap)
+            refuse_large(req);
+    }
+}
+
+/* A piece of the body. All bodies together are bounded as well as each one. */
+static void take_piece(struct request *req, const char *data, size_t n)
+{
+    struct server *server = req->server;
+    if (req->too_large || req->too_many)
+        return;
+    hf_buf_add(&req->body, data, n);
+    req->too_large = req->body.failed;
+    server->n_body_bytes += req->body.size - req->n_counted;
+    req->n_counted = req->body.size;
+    req->too_many = server->n_body_bytes > BODIES_MAX;
+    if (req->too_large || req->too_many) {
+        hf_buf_clear(&req->body);
+        server->n_body_bytes -= req->n_counted;
+        req->n_counted = 0;
+    }
 }
 
 static struct request *request_begin(struct listener *listener,
@@ -288,6 +320,11 @@ static enum MHD_Result send_answer(struct request *req)
         snprintf(seconds, sizeof seconds, "%d", req->retry_after_s);
         MHD_add_response_header(r, "Retry-After", seconds);
     }
+    if (req->waited_s) {
+        char applied[32];
+        snprintf(applied, sizeof applied, "wait=%lld", (long long)req->waited_s);
+        MHD_add_response_header(r, "Preference-Applied", applied);
+    }
     if (req->allow)
         MHD_add_response_header(r, "Allow", req->allow);
     if (req->status == 401)
@@ -307,7 +344,9 @@ static void arrive(struct request *req)
     if (req->server->closed)
         request_problem(req, HF_UNAVAILABLE, "the service is stopping", NULL);
     else if (req->too_large)
-        request_problem(req, HF_TOO_LARGE, "a body may have 65536 bytes", NULL);
+        refuse_large(req);
+    else if (req->too_many)
+        request_problem(req, HF_UNAVAILABLE, "too many large bodies at once; send it again", NULL);
     else
         route_request(req);
 }
@@ -326,8 +365,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd_connecti
         return req->answered ? send_answer(req) : MHD_YES;
     }
     if (*size) {
-        hf_buf_add(&req->body, data, *size);
-        req->too_large |= req->body.failed;
+        take_piece(req, data, *size);
         *size = 0;
         return MHD_YES;
     }
@@ -363,8 +401,7 @@ void request_answer(struct request *req, unsigned status)
     request_resume(req);
 }
 
-/* When it is worth to ask again. */
-static int retry_after_s(int code, const struct hf_status *holder)
+int retry_after_s(int code, const struct hf_status *holder)
 {
     enum { LONGEST_S = 60 };
     if (code == HF_UNAVAILABLE || code == HF_UNKNOWN || code == HF_QUEUE_FULL ||

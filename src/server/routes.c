@@ -23,6 +23,7 @@ static const struct route routes[] = {
     {"GET", "/v1/events", VERB_EVENTS_READ, get_events,
      QUERY("name", "after", "limit", "since", "newest")},
     {"GET", "/v1/events/stream", VERB_EVENTS_READ, get_stream, QUERY("name", "after")},
+    {"POST", "/api/webhooks/*", VERB_WEBHOOKS_WRITE, post_webhook, NULL, .takes_large = true},
     {"GET", "/metrics", VERB_METRICS_READ, get_metrics, NULL},
     {"GET", "/healthz", VERB_NONE, get_health, NULL},
     {"GET", "/readyz", VERB_NONE, get_ready, NULL},
@@ -43,6 +44,17 @@ static bool matches(const char *form, const char *path, const char **ret_name, s
             return false;
     }
     return !*form && !*path;
+}
+
+size_t route_body_max(const struct request *req)
+{
+    const char *name;
+    size_t n;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        if (routes[i].takes_large && strcmp(routes[i].method, req->method) == 0 &&
+            matches(routes[i].path, req->path, &name, &n))
+            return (size_t)req->server->opts->max_body;
+    return BODY_MAX;
 }
 
 static bool take_name(struct request *req, const char *raw, size_t n)

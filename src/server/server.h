@@ -6,10 +6,11 @@
  *   access.c   may this client do that?
  *   routes.c   finds its row in the table of routes, which names the handler
  *   locks.c    asks a lane, or waits.c to wait (no thread, no descriptor each); events.c, pages.c
+ *   webhooks.c asks a lane, or results.c to wait for the execution's end; signature.c tells from whom
  *   http.c     sends what request_answer() or request_problem() was given
  *
  * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
- * told, log.c what people are, metrics.c what Prometheus is.
+ * told, log.c what people are, metrics.c what Prometheus is, config.c the workflows.
  */
 #ifndef HF_SERVER_SERVER_H
 #define HF_SERVER_SERVER_H
@@ -24,9 +25,10 @@
 
 enum {
     LISTENERS_MAX = 8,
-    ANSWER_MAX = 8 << 20, /* bytes of one answer */
-    BODY_MAX = 64 << 10,  /* of a JSON body */
-    DEPTH_MAX = 16,       /* of nesting in one */
+    ANSWER_MAX = 8 << 20,   /* bytes of one answer */
+    BODY_MAX = 64 << 10,    /* of a JSON body */
+    BODIES_MAX = 256 << 20, /* of all bodies that are held at a time */
+    DEPTH_MAX = 16,         /* of nesting in one */
     HEADERS_MAX =
         12 << 10,       /* what the library may use per connection: headers, a piece of the body */
     IDLE_MS = 60000,    /* a connection without a request is closed after so long */
@@ -86,9 +88,11 @@ struct request {
     } header;
     int64_t received_us;
     struct hf_buf body;
+    size_t n_counted; /* of it, in server->n_body_bytes */
     json_t *json;
     char *name; /* the NAME of the path, decoded */
     struct grant may;
+    struct config *config; /* that it uses; NULL: none yet */
     struct job job;
     void *context; /* the handler's, freed by `forget` */
     void (*forget)(struct request *req);
@@ -99,7 +103,8 @@ struct request {
     struct MHD_Response *stream; /* instead of `answer` */
     const char *allow;           /* 405: which methods */
     int retry_after_s;
-    bool too_large, arrived, dispatched, answered, suspended;
+    int64_t waited_s; /* as Prefer: wait= was heeded; 0: it was not */
+    bool too_large, too_many, arrived, dispatched, answered, suspended;
     bool working; /* a lane has its job: it must outlive the connection */
     bool left;    /* the client was seen leaving while it waited */
     bool gone;    /* its connection is, and all that belongs to the library */
@@ -114,7 +119,8 @@ struct request {
     X(LOCKS_WRITE, "locks:write")                                                                  \
     X(LOCKS_FORCE, "locks:force")                                                                  \
     X(EVENTS_READ, "events:read")                                                                  \
-    X(METRICS_READ, "metrics:read")
+    X(METRICS_READ, "metrics:read")                                                                \
+    X(WEBHOOKS_WRITE, "webhooks:write")
 
 enum verb {
     VERB_NONE = 0, /* open to all who can connect */
@@ -135,19 +141,26 @@ struct route {
     enum verb verb;
     handler_fn *handle;
     const char *const *query; /* the parameters it knows, NULL at the end; NULL: none */
+    bool takes_large;         /* bodies up to opts->max_body, not only BODY_MAX */
 };
+
+/* How many bytes the body of this request may have. */
+size_t route_body_max(const struct request *req);
 
 /* Find the route and call its handler, or answer that there is none. */
 void route_request(struct request *req);
 
 handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_guard, get_locks,
     post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
-    get_ready, get_openapi, get_root;
+    get_ready, get_openapi, get_root, post_webhook;
 
 /* ---- the service ---------------------------------------------------------------------------- */
 
 struct server {
     const struct serve_options *opts;
+    struct config *config;
+    struct hf_workflows *workflows; /* of `config`: until the next reload. A request that needs one
+                                       for longer asks request_workflow() */
     struct lanes *lanes;
     struct hf_watch *watch; /* NULL: the store can't wake */
     struct listener listeners[LISTENERS_MAX];
@@ -158,10 +171,11 @@ struct server {
     bool closed; /* nothing more is begun */
     int64_t drain_until_ms;
     struct request *requests;
-    size_t n_requests, n_connections;
+    size_t n_requests, n_connections, n_body_bytes;
     struct due idle, receiving; /* heads of lists */
     struct waits *waits;
     struct streams *streams;
+    struct results *results;
     struct waker *wakers; /* wakes.c: their list */
     struct metrics *metrics;
     struct access *access;
@@ -183,6 +197,9 @@ void request_answer(struct request *req, unsigned status);
 void request_problem(struct request *req, int code, const char *detail,
                      const struct hf_status *holder);
 void request_fail(struct request *req, const struct hf_error *err);
+
+/* In how many seconds it is worth to ask again after this refusal; 0: never. */
+int retry_after_s(int code, const struct hf_status *holder);
 
 /* Put the request's job on a lane. done() is called even if the client has gone: request_back(). */
 void request_ask(struct request *req, enum lane_name lane, job_done_fn *done);
@@ -261,6 +278,27 @@ int streams_open(struct server *server, struct hf_error *err);
 void streams_close(struct server *server);
 int64_t streams_tick(struct server *server, int64_t now_ms);
 void streams_drain(struct server *server);
+
+/* ---- results.c ------------------------------------------------------------------------------ */
+
+int results_open(struct server *server, struct hf_error *err);
+void results_close(struct server *server);
+int64_t results_tick(struct server *server, int64_t now_ms);
+void results_drain(struct server *server);
+
+/* ---- webhooks.c ----------------------------------------------------------------------------- */
+
+/* Does a signature, which its handler checks, decide on this request, and no token? */
+bool webhook_is_to_be_signed(struct request *req);
+
+/* ---- config.c ------------------------------------------------------------------------------- */
+
+int config_open(struct server *server, struct hf_error *err);
+void config_close(struct server *server);
+/* Read it again; where it is bad the old one stays. Says so in the log. */
+void config_reload(struct server *server);
+/* The request needs its configuration no more. */
+void request_forget_config(struct request *req);
 
 /* ---- access.c ------------------------------------------------------------------------------- */
 
