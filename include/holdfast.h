@@ -577,7 +577,8 @@ HF_API void *hf_watch_next(struct hf_watch *watch);
 
 /* `token`: or the lock id that stands for it. `arg`, not NULL, is what hf_watch_next() answers. */
 HF_API int hf_watch_add(struct hf_watch *watch, const char *token, void *arg, struct hf_error *err);
-HF_API void hf_watch_remove(struct hf_watch *watch, const char *token);
+/* Only if it was added with this `arg`: who was added after it stays. */
+HF_API void hf_watch_remove(struct hf_watch *watch, const char *token, const void *arg);
 
 /* Look after the processes just ahead of it. False: they are dead already, ask again at once. */
 HF_API bool hf_watch_behind(struct hf_watch *watch, const char *name, const char *token);
