@@ -92,7 +92,7 @@ const struct cli_option cli_option_table[] = {
      "the certificate's key (PEM)"},
     {0, "max-connections", "N", CLI_SERVE, CLI_INT, AT(max_connections), 1, 1000000,
      "clients at once, per address (20000)"},
-    {0, "max-body", "N", CLI_SERVE, CLI_INT, AT(max_body), 1, HF_INPUT_MAX,
+    {0, "max-body", "N", CLI_SERVE, CLI_INT, AT(max_body), 1 << 16, HF_INPUT_MAX,
      "bytes that a webhook's body may have (1048576)"},
     {0, "log-format", "text|json", CLI_SERVE, CLI_FORMAT, AT(log_json), 0, 0,
      "how lines on stderr look (text)"},
