@@ -2,13 +2,14 @@
 import base64
 import json
 import os
+import re
 import signal
 import time
 
 import pytest
 
-from api_helpers import UnixConnection, Answer, Service, api, run_node  # noqa: F401
-from conftest import PATIENCE_S, poll
+from api_helpers import UnixConnection, Answer, Service, api, run_node, run_tool  # noqa: F401
+from conftest import PATIENCE_S, ROOT, poll
 from hooks import Hooks
 
 SECRETS = {"standard": "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode(), "github": "It's a secret",
@@ -161,3 +162,23 @@ def test_a_unix_socket(api, tmp_path):
 
     poll(lambda: post(headers).status == 200)
     post({}).problem(401, "UNAUTHORIZED")
+
+
+# ---- the documentation ------------------------------------------------------------------------
+
+
+def test_what_the_documentation_does_by_hand(api):
+    """The file of docs/webhooks.md is understood, and its commands are answered, as they stand there."""
+    with open(os.path.join(ROOT, "docs/webhooks.md")) as file:
+        text = file.read().replace("/etc/holdfast", str(api.tmp_path))
+    config, = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    commands = re.findall(r"```sh\n(.*?)```", text, re.S)
+    assert len(commands) == 2
+    secret_file(api, "github.secret", "0123456789abcdef")
+    secret_file(api, "stripe.secret", "whsec_abcdef0123456789")
+    (api.tmp_path / "holdfast.yaml").write_text(config)
+    service = Service(api, "--config", f"{api.tmp_path}/holdfast.yaml")
+    for command in commands:
+        done = run_tool("sh", "-c", command.replace("curl ", "curl -sS ").replace("localhost:7480", f"127.0.0.1:{service.port}"))
+        assert json.loads(done.stdout)["success"] is True, done.stdout + done.stderr
+    assert {(x["workflow"], x["key"]) for x in api.lines("executions")} == {("deploy", "by-hand-1"), ("stripe-payment", "evt_by_hand")}
