@@ -379,6 +379,7 @@ def test_who_waits_has_no_thread_and_who_leaves_does_not_wait(api):
         api.ok("cancel", x["id"])
     for c in connections[150:]:
         assert json.loads(c.getresponse().read())["state"] == "ABORTED"
+    hooks.service.stop()
 
 
 def test_a_cancelled_execution_is_a_result(api):

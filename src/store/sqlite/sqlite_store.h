@@ -10,6 +10,7 @@
  *   rows.c      a record <-> its rows in `lock` and `waiter`
  *   executions.c  rows of `execution`
  *   history.c   rows of `event`, and the pruning of what is old
+ *   retention.c how long executions are kept, and which one is the last of its kind
  *   tokens.c    rows of `api_token`
  *   look.c      list, events, totals: in pages, so that no caller's code runs under the mutex
  *
@@ -130,6 +131,8 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
       " 'PENDING' AND to_verify = 0 AND run_at <= ?1 AND (?2 IS NULL OR workflow IN (SELECT"       \
       " value FROM json_each(?2)))) WHERE place = 1 ORDER BY priority DESC, run_at, seq"           \
       " LIMIT ?3 OFFSET ?4")                                                                       \
+    X(EXECUTION_LAST_KEY, "SELECT key FROM execution WHERE workflow = ?1 AND key >= ?2"            \
+                          " AND key <= ?3 AND once = 0 ORDER BY key DESC LIMIT 1")                 \
     X(EXECUTION_PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution"             \
                        " WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)")
 
@@ -293,6 +296,11 @@ int hf_sqlite_executions(struct hf_store *store, const struct hf_execution_query
                          hf_execution_fn fn, void *arg, struct hf_error *err);
 int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
                   size_t *ret_n, struct hf_error *err);
+
+/* ---- retention.c ---------------------------------------------------------------------------- */
+
+int hf_sqlite_last_key(struct hf_store *store, const char *workflow, const char *from,
+                       const char *to, char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 
