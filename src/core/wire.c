@@ -302,17 +302,31 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
     }
 }
 
-void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
-                   size_t n)
+static void write_fields(struct hf_buf *out, char first, const void *record,
+                         const struct hf_wire_field *fields, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        hf_buf_putc(out, i ? ',' : '{');
+        hf_buf_putc(out, i ? ',' : first);
         hf_buf_putc(out, '"');
         hf_buf_puts(out, fields[i].name);
         hf_buf_add(out, "\":", 2);
         write_value(out, (const char *)record + fields[i].offset, fields[i].type);
     }
     hf_buf_putc(out, '}');
+}
+
+void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
+                   size_t n)
+{
+    write_fields(out, '{', record, fields, n);
+}
+
+void hf_wire_append(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
+                    size_t n)
+{
+    if (out->len)
+        out->len--;
+    write_fields(out, ',', record, fields, n);
 }
 
 void hf_wire_lease(struct hf_buf *out, const struct hf_lease *lease)

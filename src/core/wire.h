@@ -48,6 +48,9 @@ struct hf_wire_field {
 
 void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
                    size_t n);
+/* The same, into the object that was written last. */
+void hf_wire_append(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
+                    size_t n);
 
 /* Read what is there; absent and null fields become empty or 0. A wrong type is an error. */
 struct json_t;

@@ -82,6 +82,10 @@ static int open_parts(struct server *server, struct hf_error *err)
         r = waits_open(server, err);
     if (r >= 0)
         r = streams_open(server, err);
+    if (r >= 0)
+        r = executions_open(server, err);
+    if (r >= 0)
+        r = claims_open(server, err);
     return r;
 }
 
@@ -118,6 +122,8 @@ static void close_parts(struct server *server)
         lanes_finish(server->lanes);
     hf_watch_close(server->watch);
     lanes_close(server->lanes);
+    claims_close(server);
+    executions_close(server);
     streams_close(server);
     waits_close(server);
     access_close(server);
@@ -147,6 +153,7 @@ static void drain(struct server *server)
     waits_drain(server);
     streams_drain(server);
     wakes_drain(server);
+    claims_drain(server);
 }
 
 static void reload(struct server *server)
@@ -219,6 +226,7 @@ static int64_t tick(struct server *server)
     server->again = false;
     int64_t next_ms = waits_tick(server, at_ms);
     next_ms = earlier(next_ms, streams_tick(server, at_ms));
+    next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
     next_ms = earlier(next_ms, http_tick(server, at_ms));
     next_ms = earlier(next_ms, run_listeners(server, at_ms));

@@ -6,6 +6,7 @@
 
 #include "base64.h"
 #include "check.h"
+#include "jsontext.h"
 
 static struct hf_error err;
 
@@ -321,6 +322,63 @@ static void what_is_not_base64_is_refused(void **state)
     }
 }
 
+/* ---- JSON as text --------------------------------------------------------------------------- */
+
+static void json_is_told_from_what_is_not(void **state)
+{
+    static const char *const good[] = {
+        "0",    "-0.5e+10", "1E5", "\"\"", "\"a\\\"\\u12aF\"", "true",
+        "null", "[]",       "{}",  "[ ]",  "[1, [2]]",         "{\"a\" : {\"b\":[ ]} ,\"c\":1}"};
+    static const char *const bad[] = {
+        "",        "-",         ".5",         "1.",       "1e",   "+1",         "tru", "\"",
+        "\"\\x\"", "\"\\u12\"", "[",          "[1",       "[1,",  "[1,]",       "{",   "{1:2}",
+        "{\"a\"}", "{\"a\":}",  "{\"a\":1,}", "\"\x01\"", "\"\\", "[[[[[]]]]]", "]",   "nul"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_ptr_equal(hf_json_skip(good[i], good[i] + strlen(good[i]), 4),
+                         good[i] + strlen(good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_null(hf_json_skip(bad[i], bad[i] + strlen(bad[i]), 4));
+}
+
+static void a_member_is_found_where_it_stands(void **state)
+{
+    static const struct {
+        const char *text, *value;
+        int found;
+    } cases[] = {
+        {"{\"in\":1,\"input\": [ 1 ] }", "[ 1 ]", 1},
+        {" {\"a\":{\"input\":1},\"input\":\"x\"}", "\"x\"", 1},
+        {"{\"a\":\"\\\"input\\\":1\"}", NULL, 0},
+        {"{\"input\":}", NULL, -1},
+        {"{\"input\":[[[]]]}", NULL, -1},
+        {"{\"input\":\"\xff\"}", NULL, -1},
+        {"{\"inputs\":1}", NULL, 0},
+        {"[\"input\"]", NULL, 0},
+        {"{\"x\":bad,\"input\":1}", NULL, 0},
+        {"{\"input", NULL, 0},
+        {"", NULL, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *at = NULL;
+        size_t n = 0;
+        assert_int_equal(hf_json_member(cases[i].text, strlen(cases[i].text), "input", 2, &at, &n),
+                         cases[i].found);
+        if (cases[i].found > 0) {
+            assert_int_equal(n, strlen(cases[i].value));
+            assert_memory_equal(at, cases[i].value, n);
+        }
+    }
+}
+
+static void space_between_tokens_is_left_out(void **state)
+{
+    static const char text[] = " { \"a b\" : [ 1 ,\n\t2 ] , \"c\":\" \\\" \" } ";
+    struct hf_buf out = HF_BUF(100);
+    hf_json_compact(&out, text, strlen(text));
+    assert_string_equal(out.data, "{\"a b\":[1,2],\"c\":\" \\\" \"}");
+    hf_buf_clear(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -338,6 +396,9 @@ int main(void)
         cmocka_unit_test(an_answer_with_an_execution_is_read_back),
         cmocka_unit_test(bytes_survive_as_base64),
         cmocka_unit_test(what_is_not_base64_is_refused),
+        cmocka_unit_test(json_is_told_from_what_is_not),
+        cmocka_unit_test(a_member_is_found_where_it_stands),
+        cmocka_unit_test(space_between_tokens_is_left_out),
     };
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
