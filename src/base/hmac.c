@@ -44,42 +44,6 @@ bool hf_sha256_equal(const uint8_t a[HF_SHA256_LEN], const uint8_t b[HF_SHA256_L
     return differ == 0;
 }
 
-static int base64_value(char c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-ssize_t hf_base64_decode(const char *text, size_t n, uint8_t *ret, size_t size)
-{
-    unsigned bits = 0, n_bits = 0;
-    size_t used = 0;
-    if (n && n % 4 == 0)
-        for (int i = 0; i < 2 && text[n - 1] == '='; i++)
-            n--;
-    if (n % 4 == 1)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        int value = base64_value(text[i]);
-        if (value < 0)
-            return -1;
-        bits = bits << 6 | (unsigned)value;
-        n_bits += 6;
-        if (n_bits < 8)
-            continue;
-        if (used == size)
-            return -1;
-        n_bits -= 8;
-        ret[used++] = (uint8_t)(bits >> n_bits);
-    }
-    return (ssize_t)used;
-}
-
 static int hex_value(char c)
 {
     if (c >= '0' && c <= '9')
@@ -88,15 +52,15 @@ static int hex_value(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-ssize_t hf_hex_decode(const char *text, size_t n, uint8_t *ret, size_t size)
+bool hf_hex_read(const char *text, size_t n, uint8_t *ret, size_t size)
 {
-    if (n % 2 || n / 2 > size)
-        return -1;
-    for (size_t i = 0; i < n; i += 2) {
-        int high = hex_value(text[i]), low = hex_value(text[i + 1]);
+    if (n != 2 * size)
+        return false;
+    for (size_t i = 0; i < size; i++) {
+        int high = hex_value(text[2 * i]), low = hex_value(text[2 * i + 1]);
         if (high < 0 || low < 0)
-            return -1;
-        ret[i / 2] = (uint8_t)(high << 4 | low);
+            return false;
+        ret[i] = (uint8_t)(high << 4 | low);
     }
-    return (ssize_t)(n / 2);
+    return true;
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "output.h"
+#include "text.h"
 #include "wire.h"
 
 enum { FOLLOW_POLL_MS = 200, WHOLE_MAX = 7 * HF_INPUT_MAX };
@@ -58,9 +59,7 @@ int cli_put_whole_execution(struct cli *cli, struct hf *hf, const struct hf_exec
         code = cli_fail(cli, &err);
     else {
         hf_wire_execution(&json, x);
-        if (!json.failed)
-            json.data[--json.len] = '\0'; /* its closing brace */
-        hf_buf_putc(&json, ',');
+        hf_wire_reopen(&json, NULL);
         hf_wire_bytes(&json, "input", input.data, input.len);
         hf_buf_putc(&json, ',');
         hf_wire_bytes(&json, "output", output.head.data, output.head.len);

@@ -45,19 +45,20 @@ enum { N_TOKEN_FIELDS = sizeof token_fields / sizeof *token_fields };
 /* "a,b" becomes "a b"; an unknown verb is refused. */
 static int check_verbs(const char *text, char ret[HF_VERBS_MAX + 1], struct hf_error *err)
 {
-    static const char *const known[] = {"locks:read",  "locks:write",  "locks:force",
-                                        "events:read", "metrics:read", "webhooks:write",
-                                        NULL};
+#define X(name, text) text,
+    static const char *const known[] = {VERB_MAP(X) NULL};
+#undef X
+#define X(name, text) ", " text
+    static const char list[] = VERB_MAP(X);
+#undef X
     snprintf(ret, HF_VERBS_MAX + 1, "%s", text);
     for (char *at = ret; *at;) {
         size_t n = strcspn(at, ", "), i = 0;
         while (known[i] && (strlen(known[i]) != n || strncmp(known[i], at, n) != 0))
             i++;
         if (!known[i])
-            return hf_fail(err, HF_INVALID,
-                           "'%.*s' is no verb; known are locks:read, locks:write, locks:force, "
-                           "events:read, metrics:read, webhooks:write",
-                           (int)n, at);
+            return hf_fail(err, HF_INVALID, "'%.*s' is no verb; known are %s", (int)n, at,
+                           list + 2);
         at += n;
         if (*at)
             *at++ = ' ';

@@ -188,7 +188,8 @@ static bool take_bearer(struct request *req, struct access *a)
                                            : NULL;
     if (!token)
         return refuse(req, HF_UNAUTHORIZED, "the bearer token is unknown, revoked or expired");
-    req->may = (struct grant){parse_verbs(token->verbs), token->prefix};
+    req->may.verbs = parse_verbs(token->verbs);
+    memcpy(req->may.prefix, token->prefix, sizeof req->may.prefix);
     return true;
 }
 

@@ -160,7 +160,7 @@ static void look(struct hf *hf, struct job *job)
 
 void lane_put(struct lanes *lanes, enum lane_name lane, struct job *job)
 {
-    if (lane == LANE_READ && hf_is_local(lanes->of[lane].hf))
+    if (lane == LANE_READ && !job->work && hf_is_local(lanes->of[lane].hf))
         look(lanes->of[lane].hf, job);
     else
         queue_add(&lanes->of[lane].gathered, job);

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "error.h"
-#include "wire.h"
+#include "execution.h"
+#include "executions.h"
 
 enum {
     LOOK_MS = 100,  /* how often new events are looked for */
@@ -34,8 +35,6 @@ static struct result *bucket(struct results *t, const char *id)
     return &t->buckets[hash % N_BUCKETS];
 }
 
-static bool is_over(const struct result *r) { return r->x.finished_at_ms != 0; }
-
 void results_leave(struct result *r)
 {
     if (!r->next)
@@ -44,12 +43,6 @@ void results_leave(struct result *r)
     r->next->prev = r->prev;
     r->prev = r->next = NULL;
     r->req->server->results->n--;
-}
-
-void results_end(struct result *r)
-{
-    results_leave(r);
-    hf_buf_clear(&r->output);
 }
 
 static void finish(struct result *r)
@@ -61,34 +54,6 @@ static void finish(struct result *r)
 
 /* ---- looking at one ------------------------------------------------------------------------- */
 
-struct output {
-    struct hf_buf head, tail;
-    int64_t skipped;
-};
-
-static int keep_output(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    struct output *o = arg;
-    if (skipped)
-        o->skipped = skipped;
-    hf_buf_add(o->skipped ? &o->tail : &o->head, bytes, n);
-    return 0;
-}
-
-int results_read_output(struct hf *hf, const char *id, struct hf_buf *out, struct hf_error *err)
-{
-    struct output o = {.head = HF_BUF(2 * HF_OUTPUT_MAX + 1), .tail = HF_BUF(HF_OUTPUT_MAX + 1)};
-    int r = hf_execution_data(hf, id, HF_DATA_OUTPUT, keep_output, &o, err);
-    if (r >= 0) {
-        hf_wire_bytes(out, "output", o.head.data, o.head.len);
-        hf_buf_printf(out, ",\"outputSkipped\":%lld,", (long long)o.skipped);
-        hf_wire_bytes(out, "outputTail", o.tail.data, o.tail.len);
-    }
-    hf_buf_clear(&o.head);
-    hf_buf_clear(&o.tail);
-    return r;
-}
-
 /* The one that a request's job looks at: the request's context begins with it. */
 static struct result *result_of(struct job *job)
 {
@@ -99,9 +64,9 @@ static struct result *result_of(struct job *job)
 static int look_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct result *r = result_of(job);
-    int code = hf_execution_of(hf, r->x.id, &r->x, err);
-    if (code >= 0 && is_over(r))
-        code = results_read_output(hf, r->x.id, &r->output, err);
+    int code = hf_execution_of(hf, r->x.id, &r->seen, err);
+    if (code >= 0 && hf_execution_is_over(&r->seen))
+        code = execution_write_output(hf, r->seen.id, &r->output, err);
     return code;
 }
 
@@ -114,19 +79,16 @@ static void look_done(struct job *job, int code, const struct hf_answer *answer,
     struct result *r = result_of(job);
     (void)answer, (void)err;
     r->looking = false;
-    if (code < 0) {
+    if (code >= 0)
+        r->x = r->seen;
+    else {
         hf_buf_clear(&r->output);
         r->output = (struct hf_buf)HF_BUF(OUTPUT_JSON_MAX);
     }
-    struct request *req = r->req;
-    bool was_gone = req->gone || req->left;
-    if (was_gone && req->forget) {
-        req->working = false;
-        req->forget(req);
-    }
-    if (!request_back(job) || was_gone)
+    struct request *req = request_back(job);
+    if (!req || !r->next) /* the client has left, or is about to */
         return;
-    if ((code >= 0 && is_over(r)) || now_ms() >= r->until_ms || req->server->draining)
+    if (hf_execution_is_over(&r->x) || now_ms() >= r->until_ms || req->server->draining)
         finish(r);
     else if (r->again)
         look(r);

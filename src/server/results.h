@@ -12,8 +12,8 @@
 struct result {
     struct result *prev, *next;
     struct request *req;
-    struct hf_execution x; /* as it was last seen */
-    struct hf_buf output;  /* once it is over: "output":"...",... as show --json has it */
+    struct hf_execution x, seen; /* as it was last seen; what a lane sees meanwhile */
+    struct hf_buf output;        /* once it is over: "output":"...",... as show --json has it */
     int64_t until_ms, look_ms;
     bool looking, again;
     void (*done)(struct result *result); /* it is over, or the time is, or the service stops */
@@ -23,14 +23,7 @@ struct result {
 void results_begin(struct result *result, struct request *req, const struct hf_execution *x,
                    int64_t wait_ms, void (*done)(struct result *result));
 
-/*
- * For the request's forget(): nobody is interested any more. While a lane is at work (req->working)
- * it only leaves the table; forget() is called again when the lane is done. End: what it has is freed.
- */
+/* For the request's forget(): nobody is interested any more. Its output is the caller's to free. */
 void results_leave(struct result *result);
-void results_end(struct result *result);
-
-/* What an execution has printed, as JSON. For a lane. */
-int results_read_output(struct hf *hf, const char *id, struct hf_buf *out, struct hf_error *err);
 
 #endif

@@ -86,6 +86,10 @@ static int open_parts(struct server *server, struct hf_error *err)
         r = streams_open(server, err);
     if (r >= 0)
         r = results_open(server, err);
+    if (r >= 0)
+        r = executions_open(server, err);
+    if (r >= 0)
+        r = claims_open(server, err);
     return r;
 }
 
@@ -123,6 +127,8 @@ static void close_parts(struct server *server)
     hf_watch_close(server->watch);
     lanes_close(server->lanes);
     results_close(server);
+    claims_close(server);
+    executions_close(server);
     streams_close(server);
     waits_close(server);
     access_close(server);
@@ -154,6 +160,7 @@ static void drain(struct server *server)
     streams_drain(server);
     results_drain(server);
     wakes_drain(server);
+    claims_drain(server);
 }
 
 static void reload(struct server *server)
@@ -227,6 +234,7 @@ static int64_t tick(struct server *server)
     int64_t next_ms = waits_tick(server, at_ms);
     next_ms = earlier(next_ms, streams_tick(server, at_ms));
     next_ms = earlier(next_ms, results_tick(server, at_ms));
+    next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
     next_ms = earlier(next_ms, http_tick(server, at_ms));
     next_ms = earlier(next_ms, run_listeners(server, at_ms));

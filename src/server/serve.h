@@ -18,6 +18,18 @@ struct serve_options {
 
 #define SERVE_LISTEN_DEFAULT "127.0.0.1:7480"
 
+/* What a token may be allowed to do; `token create --allow`. X(name, text) */
+#define VERB_MAP(X)                                                                                \
+    X(LOCKS_READ, "locks:read")                                                                    \
+    X(LOCKS_WRITE, "locks:write")                                                                  \
+    X(LOCKS_FORCE, "locks:force")                                                                  \
+    X(EVENTS_READ, "events:read")                                                                  \
+    X(METRICS_READ, "metrics:read")                                                                \
+    X(EXECUTIONS_READ, "executions:read")                                                          \
+    X(EXECUTIONS_WRITE, "executions:write")                                                        \
+    X(EXECUTIONS_WORK, "executions:work")                                                          \
+    X(WEBHOOKS_WRITE, "webhooks:write")
+
 /* Serve until SIGTERM or SIGINT: 0, or negative with `err` filled. */
 int serve(const struct serve_options *opts, struct hf_error *err);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base64.h"
 #include "error.h"
 
 /* ---- secrets -------------------------------------------------------------------------------- */
@@ -16,23 +17,14 @@ int secret_make(struct secret *ret, const char *text, size_t n, struct hf_error 
         n--;
     if (!n || n > SECRET_MAX)
         return hf_fail(err, HF_INVALID, "a secret has 1 to %d bytes", SECRET_MAX);
-    struct secret s = {.bytes = malloc(n), .n = n, .decoded = malloc(n)};
-    if (!s.bytes || !s.decoded) {
-        free(s.bytes);
-        free(s.decoded);
+    struct secret s = {.bytes = malloc(n), .n = n};
+    if (!s.bytes)
         return hf_fail(err, HF_NOMEM, "out of memory");
-    }
     memcpy(s.bytes, text, n);
     /* A secret of Stripe looks the same, but is meant as it stands: it need not be base64. */
     bool coded = n > PREFIX_LEN && memcmp(text, prefix, PREFIX_LEN) == 0;
-    ssize_t n_decoded =
-        coded ? hf_base64_decode(text + PREFIX_LEN, n - PREFIX_LEN, s.decoded, n) : -1;
-    if (n_decoded > 0)
-        s.n_decoded = (size_t)n_decoded;
-    else {
-        free(s.decoded);
-        s.decoded = NULL;
-    }
+    if (coded)
+        hf_base64_read(text + PREFIX_LEN, n - PREFIX_LEN, &s.decoded, &s.n_decoded);
     *ret = s;
     return 0;
 }
@@ -109,6 +101,18 @@ static int check_time(const char *text, size_t n, int64_t now_s, struct hf_error
 
 /* ---- the schemes ---------------------------------------------------------------------------- */
 
+/* Is "v1,BASE64" a right one? */
+static bool is_expected_base64(const struct expected *expected, const char *text, size_t n)
+{
+    void *given = NULL;
+    size_t n_given = 0;
+    bool found = n > 3 && strncmp(text, "v1,", 3) == 0 &&
+                 hf_base64_read(text + 3, n - 3, &given, &n_given) && n_given == HF_SHA256_LEN &&
+                 is_expected(expected, given);
+    free(given);
+    return found;
+}
+
 /* "v1,BASE64 v1,BASE64 v1a,...": one that is right is enough. */
 static int check_standard(const struct signed_message *m, const struct secrets *secrets,
                           int64_t now_s, struct hf_error *err)
@@ -127,11 +131,8 @@ static int check_standard(const struct signed_message *m, const struct secrets *
     expect(&expected, secrets, true, parts, sizeof parts / sizeof *parts);
     bool found = false;
     for (const char *at = m->webhook_signature; *at;) {
-        uint8_t given[HF_SHA256_LEN];
         size_t n = strcspn(at, " ");
-        if (n > 3 && strncmp(at, "v1,", 3) == 0 &&
-            hf_base64_decode(at + 3, n - 3, given, sizeof given) == HF_SHA256_LEN)
-            found |= is_expected(&expected, given);
+        found |= is_expected_base64(&expected, at, n);
         at += n + strspn(at + n, " ");
     }
     return judge(found, err);
@@ -166,11 +167,9 @@ static int check_github(const struct signed_message *m, const struct secrets *se
     static const char form[] = "sha256=";
     uint8_t given[HF_SHA256_LEN];
     struct expected expected;
-    size_t n = strlen(m->hub_signature);
-    if (n != sizeof form - 1 + 2 * sizeof given ||
-        strncmp(m->hub_signature, form, sizeof form - 1) != 0 ||
-        hf_hex_decode(m->hub_signature + sizeof form - 1, 2 * sizeof given, given, sizeof given) <
-            0)
+    bool has_form = strncmp(m->hub_signature, form, sizeof form - 1) == 0;
+    const char *hex = has_form ? m->hub_signature + sizeof form - 1 : "";
+    if (!hf_hex_read(hex, strlen(hex), given, sizeof given))
         return refuse(err, "X-Hub-Signature-256 must be sha256= and 64 hex digits");
     if (is_of_another_scheme(m->body))
         return refuse(err, "this body begins like what another scheme signs; X-Hub-Signature-256 "
@@ -208,8 +207,7 @@ static int check_stripe(const struct signed_message *m, const struct secrets *se
     for (const char *at = m->stripe_signature; *at;) {
         uint8_t given[HF_SHA256_LEN];
         size_t n = strcspn(at, ",");
-        if (n > 3 && strncmp(at, "v1=", 3) == 0 &&
-            hf_hex_decode(at + 3, n - 3, given, sizeof given) == HF_SHA256_LEN)
+        if (n > 3 && strncmp(at, "v1=", 3) == 0 && hf_hex_read(at + 3, n - 3, given, sizeof given))
             found |= is_expected(&expected, given);
         at += n + strspn(at + n, ", ");
     }

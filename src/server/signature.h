@@ -18,7 +18,7 @@ enum { SIGNATURE_TOLERANCE_S = 300, SECRET_MAX = 4096, SECRETS_MAX = 32 };
 struct secret {
     uint8_t *bytes;
     size_t n;
-    uint8_t *decoded; /* what whsec_BASE64 stands for in Standard Webhooks; else NULL: the same */
+    void *decoded; /* what whsec_BASE64 stands for in Standard Webhooks; else NULL: the same */
     size_t n_decoded;
 };
 

@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "config.h"
 #include "error.h"
+#include "executions.h"
 #include "locks.h"
 #include "results.h"
 #include "text.h"
@@ -17,17 +18,48 @@
 
 enum { PREFER_WAIT_MAX_S = 300 };
 
+/* Headers that are read. X(member, name) */
+#define HEADER_MAP(X)                                                                              \
+    X(IDEMPOTENCY_KEY, "Idempotency-Key")                                                          \
+    X(WEBHOOK_ID, "webhook-id")                                                                    \
+    X(GITHUB_DELIVERY, "X-GitHub-Delivery")                                                        \
+    X(WEBHOOK_TIMESTAMP, "webhook-timestamp")                                                      \
+    X(WEBHOOK_SIGNATURE, "webhook-signature")                                                      \
+    X(HUB_SIGNATURE, "X-Hub-Signature-256")                                                        \
+    X(STRIPE_SIGNATURE, "Stripe-Signature")                                                        \
+    X(PREFER, "Prefer")
+
+enum header {
+#define X(member, name) HEADER_##member,
+    HEADER_MAP(X)
+#undef X
+        N_HEADERS
+};
+
+static const char *const header_names[] = {
+#define X(member, name) [HEADER_##member] = name,
+    HEADER_MAP(X)
+#undef X
+};
+
 struct hook {
     struct result result; /* first: its end, where the client waits for that */
     const struct hf_workflow *workflow;
+    const struct secrets *secrets; /* NULL: it need not be signed */
+    char *headers[N_HEADERS];      /* NULL: absent. Copies: a lane may outlive the connection */
     char id[HF_UUID_LEN + 1], key[HF_KEY_MAX + 1], lock[HF_NAME_MAX + 1], owner[100];
     bool duplicate;
     int64_t wait_s;
 };
 
-static const char *header_of(const struct request *req, const char *name)
+static bool copy_headers(const struct request *req, struct hook *h)
 {
-    return MHD_lookup_connection_value(req->mhd, MHD_HEADER_KIND, name);
+    for (int i = 0; i < N_HEADERS; i++) {
+        const char *value = MHD_lookup_connection_value(req->mhd, MHD_HEADER_KIND, header_names[i]);
+        if (value && !(h->headers[i] = strdup(value)))
+            return false;
+    }
+    return true;
 }
 
 /* ---- who sends it --------------------------------------------------------------------------- */
@@ -40,33 +72,30 @@ bool webhook_is_to_be_signed(struct request *req)
     return secrets != NULL;
 }
 
-static int check_signature(const struct request *req, const struct secrets *secrets,
+static int check_signature(const struct request *req, const struct hook *h,
                            enum signature_scheme *ret, struct hf_error *err)
 {
-    struct signed_message message = {.webhook_id = header_of(req, "webhook-id"),
-                                     .webhook_timestamp = header_of(req, "webhook-timestamp"),
-                                     .webhook_signature = header_of(req, "webhook-signature"),
-                                     .hub_signature = header_of(req, "X-Hub-Signature-256"),
-                                     .stripe_signature = header_of(req, "Stripe-Signature"),
+    struct signed_message message = {.webhook_id = h->headers[HEADER_WEBHOOK_ID],
+                                     .webhook_timestamp = h->headers[HEADER_WEBHOOK_TIMESTAMP],
+                                     .webhook_signature = h->headers[HEADER_WEBHOOK_SIGNATURE],
+                                     .hub_signature = h->headers[HEADER_HUB_SIGNATURE],
+                                     .stripe_signature = h->headers[HEADER_STRIPE_SIGNATURE],
                                      .body = {req->body.data, req->body.len}};
-    return signature_check(&message, secrets, hf_clock_wall_ms() / 1000, ret, err);
+    return signature_check(&message, h->secrets, hf_clock_wall_ms() / 1000, ret, err);
 }
 
 /* ---- what is asked for ---------------------------------------------------------------------- */
 
-/* The key of the first of these headers that is there. */
-static int take_header_key(const struct request *req, const char *const *names, struct hook *h,
-                           struct hf_error *err)
+/* The key that a header has, unless there is one already. */
+static int take_header_key(struct hook *h, enum header header, struct hf_error *err)
 {
-    const char *value = NULL;
-    while (!value && *names)
-        value = header_of(req, *names++);
-    if (!value)
+    const char *value = h->headers[header];
+    if (h->key[0] || !value)
         return 0;
     if (!*value || hf_check_text("key", value, HF_KEY_MAX, NULL) < 0)
         return hf_fail(err, HF_INVALID,
                        "the header %s must be text of 1 to %d bytes without control characters",
-                       names[-1], HF_KEY_MAX);
+                       header_names[header], HF_KEY_MAX);
     strcpy(h->key, value);
     return 0;
 }
@@ -77,18 +106,25 @@ static int take_path_key(const struct request *req, struct hook *h, struct hf_er
 }
 
 /* What a signature covers comes first: who replays it may have changed the rest. */
-static int choose_signed_key(const struct request *req, enum signature_scheme scheme,
-                             struct hook *h, struct hf_error *err)
+static int choose_signed_key(const struct request *req, struct hook *h, struct hf_error *err)
 {
-    static const char *const id_alone[] = {"webhook-id", NULL};
-    return scheme == SIGNED_STANDARD ? take_header_key(req, id_alone, h, err)
+    enum signature_scheme scheme;
+    int r = check_signature(req, h, &scheme, err);
+    if (r < 0)
+        return r;
+    return scheme == SIGNED_STANDARD ? take_header_key(h, HEADER_WEBHOOK_ID, err)
                                      : take_path_key(req, h, err);
 }
 
 static int choose_key(const struct request *req, struct hook *h, struct hf_error *err)
 {
-    static const char *const all[] = {"Idempotency-Key", "webhook-id", "X-GitHub-Delivery", NULL};
-    int r = h->key[0] ? 0 : take_header_key(req, all, h, err);
+    int r = h->secrets ? choose_signed_key(req, h, err) : 0;
+    if (r >= 0)
+        r = take_header_key(h, HEADER_IDEMPOTENCY_KEY, err);
+    if (r >= 0)
+        r = take_header_key(h, HEADER_WEBHOOK_ID, err);
+    if (r >= 0)
+        r = take_header_key(h, HEADER_GITHUB_DELIVERY, err);
     return r < 0 ? r : take_path_key(req, h, err);
 }
 
@@ -221,29 +257,30 @@ static void answer_refused(struct request *req, const struct hook *h,
 
 /* ---- its way -------------------------------------------------------------------------------- */
 
-static void hook_forget(struct request *req)
+static void hook_forget(struct request *req) { results_leave(req->context); }
+
+static void hook_clear(struct request *req)
 {
     struct hook *h = req->context;
-    if (!h)
-        return;
-    if (req->working) { /* a lane uses it: forgotten when that is done */
-        results_leave(&h->result);
-        return;
-    }
-    results_end(&h->result);
+    hf_buf_clear(&h->result.output);
+    for (int i = 0; i < N_HEADERS; i++)
+        free(h->headers[i]);
     free(h);
-    req->context = NULL;
 }
 
 static void answer_store(struct request *req, struct hook *h, const struct hf_answer *answer)
 {
+    const struct hf_execution *x = &answer->execution;
     switch (-answer->code) {
     case HF_OK:
-        h->duplicate = answer->execution.duplicate;
+        executions_learn(req->server, x);
+        if (!x->duplicate)
+            claims_nudge(req->server, x->workflow);
+        h->duplicate = x->duplicate;
         if (h->wait_s)
-            results_begin(&h->result, req, &answer->execution, h->wait_s * 1000, answer_result);
+            results_begin(&h->result, req, x, h->wait_s * 1000, answer_result);
         else
-            answer_execution(req, h, &answer->execution);
+            answer_execution(req, h, x);
         break;
     case HF_HELD:
         answer_held(req, h, answer);
@@ -259,11 +296,8 @@ static void answer_store(struct request *req, struct hook *h, const struct hf_an
 static void enqueue_done(struct job *job, int code, const struct hf_answer *answer,
                          const struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
-    req->working = false;
-    if (req->gone)
-        hook_forget(req);
-    if (!(req = request_back(job)))
+    struct request *req = request_back(job);
+    if (!req)
         return;
     if (code < 0) {
         metrics_store_error(req->server, HF_OP_ENQUEUE);
@@ -272,30 +306,25 @@ static void enqueue_done(struct job *job, int code, const struct hf_answer *answ
         answer_store(req, req->context, answer);
 }
 
-/* All that can be refused before the store is asked. */
-static int prepare(struct request *req, struct hook *h, const struct secrets *secrets,
-                   struct hf_error *err)
+/* All that may take a while with a large body: on a lane then. */
+static int read_hook(struct request *req, struct hf_error *err)
 {
-    enum signature_scheme scheme;
-    char client[64];
-    int r = secrets ? check_signature(req, secrets, &scheme, err) : 0;
-    if (r >= 0 && secrets)
-        r = choose_signed_key(req, scheme, h, err);
-    if (r >= 0)
-        r = choose_key(req, h, err);
-    if (r >= 0)
-        r = hf_workflow_lock(h->workflow, h->key[0] ? h->key : NULL, req->body.data, req->body.len,
-                             h->lock, err);
-    describe_client(req, client, sizeof client);
-    snprintf(h->owner, sizeof h->owner, "webhook from %s", client);
-    hf_token(h->id);
-    h->wait_s = read_prefer(header_of(req, "Prefer"));
-    return r;
+    struct hook *h = req->context;
+    int r = choose_key(req, h, err);
+    return r < 0 ? r
+                 : hf_workflow_lock(h->workflow, h->key[0] ? h->key : NULL, req->body.data,
+                                    req->body.len, h->lock, err);
+}
+
+static void enqueue(struct request *req)
+{
+    req->job = (struct job){.ask = ask_for(req, req->context)};
+    request_ask(req, LANE_WRITE, enqueue_done);
 }
 
 void post_webhook(struct request *req)
 {
-    struct hf_error err;
+    char client[64];
     const struct secrets *secrets = NULL;
     const struct hf_workflow *workflow = request_workflow(req, req->name, &secrets);
     if (!workflow) {
@@ -303,16 +332,19 @@ void post_webhook(struct request *req)
         return;
     }
     struct hook *h = req->context = calloc(1, sizeof *h);
-    if (!h) {
+    if (h) {
+        req->forget = hook_forget;
+        req->clear = hook_clear;
+    }
+    if (!h || !copy_headers(req, h)) {
         request_problem(req, HF_NOMEM, "out of memory", NULL);
         return;
     }
     h->workflow = workflow;
-    req->forget = hook_forget;
-    if (prepare(req, h, secrets, &err) < 0) {
-        request_fail(req, &err);
-        return;
-    }
-    req->job = (struct job){.ask = ask_for(req, h)};
-    request_ask(req, LANE_WRITE, enqueue_done);
+    h->secrets = secrets;
+    h->wait_s = read_prefer(h->headers[HEADER_PREFER]);
+    describe_client(req, client, sizeof client);
+    snprintf(h->owner, sizeof h->owner, "webhook from %s", client);
+    hf_token(h->id);
+    body_take(req, read_hook, enqueue);
 }

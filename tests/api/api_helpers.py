@@ -37,7 +37,8 @@ def form_of(path):
     """The path as openapi.json has it."""
     path = path.split("?")[0]
     for form in OPENAPI["paths"]:
-        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", form), path) and (form != "/" or path == "/"):
+        pattern = re.sub(r"\{\w+\}", "[^/]+", form.replace("{id}", "[0-9a-f-]{36}"))
+        if re.fullmatch(pattern, path) and (form != "/" or path == "/"):
             return form
     return None
 
@@ -62,16 +63,19 @@ def check_against_openapi(method, path, status, content_type, body):
 
 
 class Answer:
+    """.body is text, .bytes what came."""
+
     def __init__(self, method, path, response, body):
-        self.status, self.body = response.status, body
+        self.bytes = body if isinstance(body, bytes) else body.encode()
+        self.status, self.body = response.status, self.bytes.decode(errors="replace")
         self.headers = {k.lower(): v for k, v in response.getheaders()}
-        self.json = json.loads(body) if "json" in self.headers.get("content-type", "") and body else None
+        self.json = json.loads(self.body) if "json" in self.headers.get("content-type", "") and body else None
         if method != "HEAD":
-            check_against_openapi(method, path, self.status, self.headers["content-type"], body)
+            check_against_openapi(method, path, self.status, self.headers["content-type"], self.body)
         assert re.fullmatch(r"[\w.:/-]{1,64}", self.headers["x-request-id"])
 
-    def ok(self):
-        assert self.status == 200, self.body
+    def ok(self, status=200):
+        assert self.status == status, self.body
         return self.json
 
     def problem(self, status, code):
@@ -130,7 +134,7 @@ class Service:
             body = json.dumps(body)
         connection.request(method, path, body, headers)
         response = connection.getresponse()
-        return Answer(method, path, response, response.read().decode())
+        return Answer(method, path, response, response.read())
 
     def get(self, path, **options):
         return self.ask("GET", path, **options)

@@ -23,7 +23,8 @@ def acquire(service, name, **body):
 def test_the_table_of_routes_is_what_is_described():
     with open(os.path.join(ROOT, "src/server/routes.c")) as file:
         rows = re.findall(r'\{"(GET|POST)", "([^"]+)", VERB_(\w+)', file.read())
-    table = {(method.lower(), path.replace("*", "{name}"), verb.lower().replace("_", ":")) for method, path, verb in rows}
+    table = {(method.lower(), path.replace("*", "{name}").replace("#", "{id}"), verb.lower().replace("_", ":"))
+             for method, path, verb in rows}
     described = {(method, path, operation.get("x-holdfast-verb", "none"))
                  for path, item in OPENAPI["paths"].items() for method, operation in item.items() if method != "parameters"}
     assert table == described
