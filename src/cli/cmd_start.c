@@ -67,7 +67,7 @@ static int read_input(const char *path, struct hf_buf *input)
 static int check_supported(const struct hf_workflow *w)
 {
     const char *what = w->overlap != HF_OVERLAP_REJECT ? "overlap other than reject"
-                       : w->concurrency != 0           ? "concurrency"
+                       : w->concurrency > 1            ? "concurrency above 1"
                                                        : NULL;
     if (!what)
         return 0;

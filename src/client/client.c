@@ -116,6 +116,11 @@ static int check_execution(const struct hf_request *req, struct hf_error *err)
         return hf_fail(err, HF_INVALID, "what is to happen once needs a key");
     if ((unsigned)req->on_lost > HF_ON_LOST_VERIFY || req->max_attempts < 0)
         return hf_fail(err, HF_INVALID, "there is no such on_lost, or a negative max_attempts");
+    if ((unsigned)req->overlap > HF_OVERLAP_CANCEL || req->queue_limit < 0 || req->concurrency < 0)
+        return hf_fail(err, HF_INVALID,
+                       "there is no such overlap, or a negative queue_limit or concurrency");
+    if (req->retry_backoff_ms < 0 || req->retry_backoff_ms > HF_TTL_MAX_MS)
+        return hf_fail(err, HF_INVALID, "a retry waits between 0 ms and 366 days");
     if (req->input_size > HF_INPUT_MAX)
         return hf_fail(err, HF_TOO_LARGE, "the input has %zu bytes; at most %d are kept",
                        req->input_size, HF_INPUT_MAX);
@@ -161,6 +166,21 @@ int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n, struct 
 
 /* ---- asking --------------------------------------------------------------------------------- */
 
+/* A start may be refused though its lock is free. */
+static void refuse_held(const struct hf_request *request, const struct hf_answer *answer,
+                        const char *who, struct hf_error *err)
+{
+    if (answer->holder.state == HF_STATE_HELD || !request->workflow)
+        hf_fail(err, HF_HELD, "%s", who);
+    else if (answer->holder.execution_id[0])
+        hf_fail(err, HF_HELD, "%s has an execution that runs or waits: %s", request->name,
+                answer->holder.execution_id);
+    else
+        hf_fail(err, HF_HELD,
+                "%s has as many executions running as it may; try again when one has ended",
+                request->workflow);
+}
+
 /* What a refusal says of `what`: who holds it, in the words of hf_describe_status. */
 int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
                struct hf_error *err)
@@ -171,7 +191,11 @@ int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
     hf_describe_status(&answer->holder, who, sizeof who);
     switch (-answer->code) {
     case HF_HELD:
-        hf_fail(err, HF_HELD, "%s", who);
+        refuse_held(request, answer, who, err);
+        break;
+    case HF_QUEUE_FULL:
+        hf_fail(err, HF_QUEUE_FULL, "%d executions wait for %s already; try again later",
+                request->queue_limit, request->name);
         break;
     case HF_LOST:
         hf_fail(err, HF_LOST, "the lease on %s was lost or is not yours; %s", request->name, who);

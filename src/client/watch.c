@@ -143,12 +143,12 @@ int hf_watch_add(struct hf_watch *w, const char *token, void *arg, struct hf_err
     return r;
 }
 
-void hf_watch_remove(struct hf_watch *w, const char *token)
+void hf_watch_remove(struct hf_watch *w, const char *token, const void *arg)
 {
     struct hf_lock_id id = id_of(token);
     pthread_mutex_lock(&w->mutex);
     struct entry **at = find(w, &id);
-    bool was_there = *at;
+    bool was_there = *at && (*at)->arg == arg;
     if (was_there)
         drop(at);
     pthread_mutex_unlock(&w->mutex);

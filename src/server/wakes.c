@@ -40,7 +40,7 @@ static void waker_free(void *arg)
 {
     struct waker *w = arg;
     struct server *server = w->server;
-    hf_watch_remove(server->watch, w->id);
+    hf_watch_remove(server->watch, w->id, &w->woken);
     if (w->next)
         w->next->prev = w->prev;
     *(w->prev ? &w->prev->next : &server->wakers) = w->next;

@@ -14,6 +14,7 @@
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
+ *     retention.c   how long executions are kept, and which one is the last of its kind
  *     executions.c  executions in requests and answers; lists of them, their data, what is due
  *     migrate.c     the schema, what it needs, and cautions
  *
@@ -311,6 +312,11 @@ int hf_pg_executions(struct hf_store *store, const struct hf_execution_query *qu
                      hf_execution_fn fn, void *arg, struct hf_error *err);
 int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
               size_t *ret_n, struct hf_error *err);
+
+/* ---- retention (retention.c) ------------------------------------------------------------------ */
+
+int hf_pg_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
+                   char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
 /* ---- the schema (migrate.c) ----------------------------------------------------------------- */
 
