@@ -766,6 +766,10 @@ struct hf_answer {
 HF_API int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n,
                     struct hf_answer *answers, struct hf_error *err);
 
+/* What a refusal says, in the words of the other functions: the answer's code, and `err` filled. */
+HF_API int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
+                      struct hf_error *err);
+
 /* Is it a request that hf_apply() takes, whatever the store then answers? Else -HF_INVALID, ... */
 HF_API int hf_check_request(const struct hf_request *request, struct hf_error *err);
 

@@ -181,7 +181,6 @@ static void refuse_held(const struct hf_request *request, const struct hf_answer
                 request->workflow);
 }
 
-/* What a refusal says of `what`: who holds it, in the words of hf_describe_status. */
 int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
                struct hf_error *err)
 {

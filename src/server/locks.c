@@ -53,25 +53,9 @@ void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new
 void answer_refusal(struct request *req, const struct hf_request *ask,
                     const struct hf_answer *answer)
 {
-    char who[HF_MESSAGE_MAX / 2] = "", detail[HF_MESSAGE_MAX];
-    if (answer->has_holder)
-        hf_describe_status(&answer->holder, who, sizeof who);
-    switch (-answer->code) {
-    case HF_HELD:
-        snprintf(detail, sizeof detail, "%s", who);
-        break;
-    case HF_LOST:
-        snprintf(detail, sizeof detail, "the lease on %s was lost or is not yours; %s", ask->name,
-                 who);
-        break;
-    case HF_FENCE_STALE:
-        snprintf(detail, sizeof detail, "fence %lld is not the current one; %s",
-                 (long long)ask->fence, who);
-        break;
-    default:
-        snprintf(detail, sizeof detail, "%s: %s", ask->name, hf_code_meaning(answer->code));
-    }
-    request_problem(req, -answer->code, detail, answer->has_holder ? &answer->holder : NULL);
+    struct hf_error err;
+    hf_refusal(ask, answer, &err);
+    request_fail(req, &err);
 }
 
 /* The request that a job belongs to, unless the client has gone, the store failed or it refused. */

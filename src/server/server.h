@@ -263,7 +263,10 @@ void streams_drain(struct server *server);
 int executions_open(struct server *server, struct hf_error *err);
 void executions_close(struct server *server);
 int claims_open(struct server *server, struct hf_error *err);
-void claims_close(struct server *server);
+void claims_close(struct server *server); /* before the lanes */
+/* Readable when the store has something to do for those who wait; -1: it can't tell. */
+int claims_fd(const struct server *server);
+void claims_woken(struct server *server);
 /* Let those look again whose time has come; when next. */
 int64_t claims_tick(struct server *server, int64_t now_ms);
 /* Send away those who wait for work. */
