@@ -161,7 +161,12 @@ int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n, struct 
         r = hf_check_request(&requests[i], err);
     if (r < 0 || n == 0)
         return r;
-    return hf->store->ops->apply(hf->store, requests, n, answers, err);
+    int64_t sent_ms = hf_clock_boot_ms();
+    r = hf->store->ops->apply(hf->store, requests, n, answers, err);
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        if (answers[i].code >= 0 && answers[i].lease.ttl_ms)
+            answers[i].lease.deadline_ms = hf_deadline_ms(sent_ms, answers[i].lease.ttl_ms);
+    return r;
 }
 
 /* ---- asking --------------------------------------------------------------------------------- */
@@ -369,9 +374,14 @@ static int sweep_one(void *arg, const struct hf_status *status)
 static int mend_one(void *arg, const struct hf_execution *x)
 {
     struct sweep *s = arg;
-    struct hf_request req = {.op = HF_OP_SETTLE, .name = x->lock, .execution_id = x->id};
+    struct hf_request req = {.op = HF_OP_STATUS, .name = x->lock};
     struct hf_answer answer;
-    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err); /* disturbs nobody */
+    if (s->failed >= 0 && strcmp(answer.holder.execution_id, x->id) != 0) {
+        req.op = HF_OP_SETTLE;
+        req.execution_id = x->id;
+        s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    }
     return s->failed < 0;
 }
 

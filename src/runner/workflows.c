@@ -536,3 +536,16 @@ int32_t hf_workflow_max_attempts(const struct hf_workflow *workflow)
 {
     return workflow->retries < 0 ? 0 : (int32_t)workflow->retries + 1;
 }
+
+void hf_workflow_ask(const struct hf_workflow *workflow, struct hf_begin_options *ret)
+{
+    *ret = (struct hf_begin_options)HF_BEGIN_INIT;
+    ret->workflow = workflow->name;
+    ret->ttl_ms = workflow->ttl_ms;
+    ret->on_lost = (enum hf_on_lost)workflow->on_lost;
+    ret->max_attempts = hf_workflow_max_attempts(workflow);
+    ret->retry_backoff_ms = workflow->retries > 0 ? workflow->retry_backoff_ms : 0;
+    ret->concurrency = (int32_t)workflow->concurrency;
+    ret->overlap = (enum hf_overlap)workflow->overlap;
+    ret->queue_limit = (int32_t)workflow->queue_limit;
+}

@@ -28,17 +28,7 @@ void describe_client(const struct request *req, char *ret, size_t size)
 
 void announce_takeover(const struct request *req, const struct hf_lease *lease)
 {
-    char fence[24], old_fence[24], held[24];
-    const struct hf_takeover *t = &lease->takeover;
-    if (t->reason == HF_STALE_NOT)
-        return;
-    snprintf(fence, sizeof fence, "%lld", (long long)lease->fence);
-    snprintf(old_fence, sizeof old_fence, "%lld", (long long)t->fence);
-    snprintf(held, sizeof held, "%lld", (long long)t->held_for_ms);
-    log_event("takeover", "message", "STALE LOCK taken over", "name", lease->name, "reason",
-              hf_stale_reason_name(t->reason), "from", t->owner, "lock-id", t->lock_id, "old-fence",
-              old_fence, "held-ms", held, "to", lease->owner, "fence", fence, "id", req->id,
-              LOG_END);
+    log_takeover(lease, req->id);
 }
 
 void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new)
@@ -312,19 +302,9 @@ void get_locks(struct request *req)
 
 /* ---- sweep ---------------------------------------------------------------------------------- */
 
-static int say_swept(void *arg, const struct hf_status *status)
-{
-    char fence[24];
-    (void)arg;
-    snprintf(fence, sizeof fence, "%lld", (long long)status->fence);
-    log_event("sweep", "message", "STALE LOCK freed", "name", status->name, "from", status->owner,
-              "fence", fence, LOG_END);
-    return 0;
-}
-
 static int sweep_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    return hf_sweep(hf, false, say_swept, NULL, &job->ask.fence, err);
+    return hf_sweep(hf, false, log_swept, NULL, &job->ask.fence, err);
 }
 
 static void sweep_done(struct job *job, int code, const struct hf_answer *answer,
