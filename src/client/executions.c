@@ -37,7 +37,11 @@ static struct hf_request begin_request(const struct hf_begin_options *o, const c
                                .run_at_ms = o->run_at_ms,
                                .priority = o->priority,
                                .on_lost = o->on_lost,
-                               .max_attempts = o->max_attempts};
+                               .max_attempts = o->max_attempts,
+                               .retry_backoff_ms = o->retry_backoff_ms,
+                               .concurrency = o->concurrency,
+                               .overlap = o->overlap,
+                               .queue_limit = o->queue_limit};
 }
 
 static int take_begin_options(const struct hf_begin_options *opts, struct hf_begin_options *ret,
@@ -129,7 +133,7 @@ struct claiming {
     struct hf_request requests[CLAIM_BATCH];
     struct hf_answer answers[CLAIM_BATCH];
     size_t n;       /* found */
-    size_t refused; /* so far: they stand before the others the next time */
+    size_t refused; /* so far, and not parked: they stand before the others the next time */
 };
 
 /* All in one transaction; an unknown outcome is asked for again with the same tokens. */
@@ -147,7 +151,8 @@ static int ask_for_found(struct claiming *c, int64_t *ret_sent_ms, struct hf_err
                                 .bound = {c->opts.bound[0], c->opts.bound[1]},
                                 .n_bound = c->opts.n_bound,
                                 .execution_id = c->found[i].id,
-                                .claim = true};
+                                .claim = true,
+                                .verifies = c->opts.verifies};
     }
     int r;
     for (int attempt = 0;; attempt++) {
@@ -171,7 +176,7 @@ static int claim_some(struct claiming *c, size_t max, struct hf_claimed *ret, si
         return r;
     for (size_t i = 0; i < c->n; i++) {
         if (c->answers[i].code < 0) {
-            c->refused += c->answers[i].code == -HF_HELD;
+            c->refused += c->answers[i].code == -HF_HELD && !c->answers[i].execution.parked;
             continue;
         }
         struct hf_claimed *claimed = &ret[(*ret_n)++];

@@ -38,6 +38,7 @@ static const struct hf_wire_field request_fields[] = {
     F(overlap, "overlap", HF_WIRE_OVERLAP),
     F(queue_limit, "queueLimit", HF_WIRE_INT32),
     F(claim, "claim", HF_WIRE_BOOL),
+    F(verifies, "verifies", HF_WIRE_BOOL),
     F(spawned, "spawned", HF_WIRE_BOOL),
     F(outcome, "outcome", HF_WIRE_OUTCOME),
     F(has_exit_code, "exitCode", HF_WIRE_EXIT),

@@ -371,6 +371,8 @@ static int read_workflow(struct reader *r, const yaml_node_pair_t *pair, struct 
         if (code < 0)
             return code;
     }
+    if (w->retry_backoff_ms == 0)
+        w->retry_backoff_ms = 1; /* to the store 0 means that FAILED is final */
     int code = check_workflow(r, key, w);
     r->workflow = NULL;
     return code;
@@ -540,4 +542,17 @@ int hf_workflows_find(const struct hf_workflows *all, const char *name,
 int32_t hf_workflow_max_attempts(const struct hf_workflow *workflow)
 {
     return workflow->retries < 0 ? 0 : (int32_t)workflow->retries + 1;
+}
+
+void hf_workflow_ask(const struct hf_workflow *workflow, struct hf_begin_options *ret)
+{
+    *ret = (struct hf_begin_options)HF_BEGIN_INIT;
+    ret->workflow = workflow->name;
+    ret->ttl_ms = workflow->ttl_ms;
+    ret->on_lost = (enum hf_on_lost)workflow->on_lost;
+    ret->max_attempts = hf_workflow_max_attempts(workflow);
+    ret->retry_backoff_ms = workflow->retries > 0 ? workflow->retry_backoff_ms : 0;
+    ret->concurrency = (int32_t)workflow->concurrency;
+    ret->overlap = (enum hf_overlap)workflow->overlap;
+    ret->queue_limit = (int32_t)workflow->queue_limit;
 }

@@ -58,6 +58,9 @@ int hf_workflows_find(const struct hf_workflows *all, const char *name,
 /* How often an execution may be begun: as hf_begin_options has it. */
 int32_t hf_workflow_max_attempts(const struct hf_workflow *workflow);
 
+/* What an execution of it is asked for with; lock, key and input are still to be set. */
+void hf_workflow_ask(const struct hf_workflow *workflow, struct hf_begin_options *ret);
+
 /* ---- key_path.c ----------------------------------------------------------------------------- */
 
 /* Is it a JSON path such as $.data.items[0].id or $["a key"]? */

@@ -198,29 +198,14 @@ void execution_write(struct hf_buf *out, const struct hf_execution *x, const str
 void execution_refuse(struct request *req, const struct hf_request *ask,
                       const struct hf_answer *answer)
 {
-    char detail[HF_MESSAGE_MAX];
-    switch (-answer->code) {
-    case HF_HELD:
-        memcpy(req->existing, answer->holder.execution_id, sizeof req->existing);
-        answer_refusal(req, ask, answer);
-        return;
-    case HF_KEY_REUSED:
-        memcpy(req->existing, answer->execution.id, sizeof req->existing);
-        snprintf(detail, sizeof detail,
-                 "%s has an execution with key %s and another input (%s); use another key",
-                 ask->workflow, ask->key, answer->execution.id);
-        break;
-    case HF_QUEUE_FULL:
-        snprintf(detail, sizeof detail, "as many as may wait for %s do already", ask->name);
-        break;
-    case HF_NOT_FOUND:
-        snprintf(detail, sizeof detail, "there is no execution %s", req->execution);
-        break;
-    default:
-        answer_refusal(req, ask, answer);
-        return;
-    }
-    request_problem(req, -answer->code, detail, NULL);
+    struct hf_error err;
+    const char *existing = answer->code == -HF_KEY_REUSED ? answer->execution.id
+                           : answer->code == -HF_HELD     ? answer->holder.execution_id
+                                                          : "";
+    snprintf(req->existing, sizeof req->existing, "%s", existing);
+    hf_refusal(ask, answer, &err);
+    err.has_holder = answer->code == -HF_HELD || answer->code == -HF_LOST;
+    request_fail(req, &err);
 }
 
 struct request *execution_answered(struct job *job, int code, const struct hf_answer *answer,

@@ -28,17 +28,7 @@ void describe_client(const struct request *req, char *ret, size_t size)
 
 void announce_takeover(const struct request *req, const struct hf_lease *lease)
 {
-    char fence[24], old_fence[24], held[24];
-    const struct hf_takeover *t = &lease->takeover;
-    if (t->reason == HF_STALE_NOT)
-        return;
-    snprintf(fence, sizeof fence, "%lld", (long long)lease->fence);
-    snprintf(old_fence, sizeof old_fence, "%lld", (long long)t->fence);
-    snprintf(held, sizeof held, "%lld", (long long)t->held_for_ms);
-    log_event("takeover", "message", "STALE LOCK taken over", "name", lease->name, "reason",
-              hf_stale_reason_name(t->reason), "from", t->owner, "lock-id", t->lock_id, "old-fence",
-              old_fence, "held-ms", held, "to", lease->owner, "fence", fence, "id", req->id,
-              LOG_END);
+    log_takeover(lease, req->id);
 }
 
 void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new)
@@ -53,25 +43,9 @@ void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new
 void answer_refusal(struct request *req, const struct hf_request *ask,
                     const struct hf_answer *answer)
 {
-    char who[HF_MESSAGE_MAX / 2] = "", detail[HF_MESSAGE_MAX];
-    if (answer->has_holder)
-        hf_describe_status(&answer->holder, who, sizeof who);
-    switch (-answer->code) {
-    case HF_HELD:
-        snprintf(detail, sizeof detail, "%s", who);
-        break;
-    case HF_LOST:
-        snprintf(detail, sizeof detail, "the lease on %s was lost or is not yours; %s", ask->name,
-                 who);
-        break;
-    case HF_FENCE_STALE:
-        snprintf(detail, sizeof detail, "fence %lld is not the current one; %s",
-                 (long long)ask->fence, who);
-        break;
-    default:
-        snprintf(detail, sizeof detail, "%s: %s", ask->name, hf_code_meaning(answer->code));
-    }
-    request_problem(req, -answer->code, detail, answer->has_holder ? &answer->holder : NULL);
+    struct hf_error err;
+    hf_refusal(ask, answer, &err);
+    request_fail(req, &err);
 }
 
 /* The request that a job belongs to, unless the client has gone, the store failed or it refused. */
@@ -328,19 +302,9 @@ void get_locks(struct request *req)
 
 /* ---- sweep ---------------------------------------------------------------------------------- */
 
-static int say_swept(void *arg, const struct hf_status *status)
-{
-    char fence[24];
-    (void)arg;
-    snprintf(fence, sizeof fence, "%lld", (long long)status->fence);
-    log_event("sweep", "message", "STALE LOCK freed", "name", status->name, "from", status->owner,
-              "fence", fence, LOG_END);
-    return 0;
-}
-
 static int sweep_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    return hf_sweep(hf, false, say_swept, NULL, &job->ask.fence, err);
+    return hf_sweep(hf, false, log_swept, NULL, &job->ask.fence, err);
 }
 
 static void sweep_done(struct job *job, int code, const struct hf_answer *answer,

@@ -28,7 +28,7 @@ int64_t now_ms(void) { return now_us() / 1000; }
 /* ---- starting ------------------------------------------------------------------------------- */
 
 /* What a descriptor in the loop's epoll is; listeners follow. */
-enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_GONE, FROM_LISTENERS };
+enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_IDLE, FROM_GONE, FROM_LISTENERS };
 
 static int add_source(struct server *server, int fd, unsigned source, struct hf_error *err)
 {
@@ -108,6 +108,8 @@ static int start(struct server *server, struct hf_error *err)
         r = add_source(server, server->gone_fd, FROM_GONE, err);
     if (r >= 0)
         r = add_source(server, server->watch ? hf_watch_fd(server->watch) : -1, FROM_WATCH, err);
+    if (r >= 0)
+        r = add_source(server, claims_fd(server), FROM_IDLE, err);
     for (size_t i = 0; r >= 0 && i < server->n_listeners; i++) {
         struct listener *l = &server->listeners[i];
         if ((r = http_start(server, l, err)) < 0)
@@ -125,10 +127,10 @@ static void close_parts(struct server *server)
     if (server->lanes)
         lanes_finish(server->lanes);
     hf_watch_close(server->watch);
-    lanes_close(server->lanes);
-    results_close(server);
     claims_close(server);
+    lanes_close(server->lanes);
     executions_close(server);
+    results_close(server);
     streams_close(server);
     waits_close(server);
     access_close(server);
@@ -196,6 +198,8 @@ static void take_event(struct server *server, unsigned source)
         take_signals(server);
     else if (source == FROM_WATCH)
         waits_woken(server);
+    else if (source == FROM_IDLE)
+        claims_woken(server);
     else if (source == FROM_GONE)
         http_see_gone(server);
     else

@@ -11,7 +11,7 @@
  *   http.c     sends what request_answer() or request_problem() was given
  *
  * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
- * told, log.c what people are, metrics.c what Prometheus is, config.c the workflows.
+ * told, metrics.c what Prometheus is, config.c the workflows.
  */
 #ifndef HF_SERVER_SERVER_H
 #define HF_SERVER_SERVER_H
@@ -21,6 +21,7 @@
 
 #include "buf.h"
 #include "lane.h"
+#include "log.h"
 #include "mhd.h"
 #include "serve.h"
 
@@ -295,7 +296,10 @@ void request_forget_config(struct request *req);
 int executions_open(struct server *server, struct hf_error *err);
 void executions_close(struct server *server);
 int claims_open(struct server *server, struct hf_error *err);
-void claims_close(struct server *server);
+void claims_close(struct server *server); /* before the lanes */
+/* Readable when the store has something to do for those who wait; -1: it can't tell. */
+int claims_fd(const struct server *server);
+void claims_woken(struct server *server);
 /* Let those look again whose time has come; when next. */
 int64_t claims_tick(struct server *server, int64_t now_ms);
 /* Send away those who wait for work. */
@@ -325,15 +329,6 @@ void metrics_released(struct server *server, const char *token);
 /* An execution was claimed, has ended, through this service. */
 void metrics_execution_claimed(struct server *server, const struct hf_execution *x);
 void metrics_execution_ended(struct server *server, const struct hf_execution *x);
-
-/* ---- log.c ---------------------------------------------------------------------------------- */
-
-/* One line: log_event("listening", "address", text, ..., LOG_END). A value that is NULL is left
- * out. */
-#define LOG_END ((const char *)NULL)
-void log_open(bool json);
-void log_event(const char *event, ...) __attribute__((sentinel));
-void log_flush(void);
 
 /* ---- notify.c, listen.c --------------------------------------------------------------------- */
 

@@ -147,23 +147,23 @@ static int64_t read_prefer(const char *header)
 
 static struct hf_request ask_for(const struct request *req, const struct hook *h)
 {
-    const struct hf_workflow *w = h->workflow;
-    int64_t backoff_ms = w->retry_backoff_ms > 0 ? w->retry_backoff_ms : 1; /* 0: never again */
+    struct hf_begin_options o;
+    hf_workflow_ask(h->workflow, &o);
     return (struct hf_request){.op = HF_OP_ENQUEUE,
                                .name = h->lock,
                                .owner = h->owner,
                                .durable = true,
-                               .workflow = w->name,
+                               .workflow = o.workflow,
                                .key = h->key[0] ? h->key : NULL,
                                .input = req->body.data,
                                .input_size = req->body.len,
                                .execution_id = h->id,
-                               .on_lost = (enum hf_on_lost)w->on_lost,
-                               .max_attempts = hf_workflow_max_attempts(w),
-                               .retry_backoff_ms = w->retries > 0 ? backoff_ms : 0,
-                               .concurrency = (int32_t)w->concurrency,
-                               .overlap = (enum hf_overlap)w->overlap,
-                               .queue_limit = (int32_t)w->queue_limit};
+                               .on_lost = o.on_lost,
+                               .max_attempts = o.max_attempts,
+                               .retry_backoff_ms = o.retry_backoff_ms,
+                               .concurrency = o.concurrency,
+                               .overlap = o.overlap,
+                               .queue_limit = o.queue_limit};
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */

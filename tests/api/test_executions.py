@@ -442,9 +442,9 @@ def test_the_order_of_claims(service):
 def test_one_per_lock_and_held_ones_do_not_starve_the_rest(service):
     service.post("/v1/locks/held", {"ttl": "1h"}).ok()
     for i in range(80):
-        create(service, "held", priority=100)
+        create(service, "held", priority=100, overlap="queue")
     for _ in range(3):
-        create(service, "one")
+        create(service, "one", overlap="queue")
     other = create(service, "other")
     assert {x["workflow"] for x in claim(service, max=20)} == {"one", "other"}
     assert claim(service, max=20) == []
@@ -540,6 +540,93 @@ def test_what_was_created_elsewhere_is_found(service, api):
     assert waiting.join().ok()["items"][0]["id"] == made["id"]
 
 
+# ---- whose turn it is -------------------------------------------------------------------------
+
+
+def test_overlap_reject(service):
+    first = create(service)
+    waits = service.post("/v1/executions", {"workflow": "pay"}).problem(409, "LOCK_HELD")
+    assert waits["existingExecutionId"] == first["id"] and first["id"] in waits["detail"]
+    x = claim_one(service)
+    runs = service.post("/v1/executions", {"workflow": "pay"}).problem(409, "LOCK_HELD")
+    assert runs["existingExecutionId"] == runs["holder"]["executionId"] == x["id"]
+    create(service, runAt="2100-01-01T00:00:00Z")  # what is scheduled always queues
+    assert len(service.get("/v1/executions").ok()["items"]) == 2
+
+
+def test_overlap_skip(service):
+    first = create(service)
+    skipped = create(service, key="k", overlap="skip", status=200)
+    assert skipped == {"outcome": "skipped", "existingExecutionId": first["id"]}
+    service.post(at(first, "/cancel")).ok()
+    assert create(service, key="k", overlap="skip")["state"] == "PENDING"  # the key was not consumed
+    service.post("/v1/locks/plain").ok()
+    assert create(service, "plain", overlap="skip", status=200)["existingExecutionId"] is None
+
+
+def test_overlap_queue_is_bounded(service):
+    first = create(service, overlap="queue", queueLimit=2)
+    second = create(service, overlap="queue", queueLimit=2)
+    assert "pay" in service.post("/v1/executions", {"workflow": "pay", "overlap": "queue", "queueLimit": 2}).problem(429, "QUEUE_FULL")["detail"]
+    for expected in (first, second):
+        x = claim_one(service, max=5)
+        assert x["id"] == expected["id"]
+        finish(service, x).ok()
+
+
+def test_overlap_replace_and_cancel(service):
+    create(service)
+    running = claim_one(service)
+    old = create(service, overlap="queue")
+    new = create(service, overlap="replace")
+    replaced = service.get(at(old)).ok()
+    assert replaced["state"] == "ABORTED" and new["id"] in replaced["reason"]
+    assert not service.post(at(running, "/heartbeat"), {"token": running["token"]}).ok()["cancelRequested"]
+    newest = create(service, overlap="cancel")
+    assert state_of(service, new) == "ABORTED"
+    assert service.post(at(running, "/heartbeat"), {"token": running["token"]}).ok()["cancelRequested"]
+    finish(service, running, "ABORTED").ok()
+    assert claim_one(service)["id"] == newest["id"]
+
+
+def test_concurrency(service):
+    for i in range(4):
+        create(service, lock=f"l{i}", concurrency=2)
+    first = claim(service, max=4)
+    assert len(first) == 2 and claim(service, max=4) == []
+    begin(service, "pay", lock="l9", concurrency=2).problem(409, "LOCK_HELD")
+    finish(service, first[0]).ok()
+    assert len(claim(service, max=4)) == 1
+
+
+def test_failed_ones_are_retried(service):
+    create(service, maxAttempts=2, retryBackoffMs=1)
+    x = claim_one(service)
+    again = finish(service, x, "FAILED", exitCode=3).ok()
+    assert again["state"] == "PENDING" and again["spent"] == 1
+    x = claim_one(service, waitMs=3600000)
+    assert x["attempt"] == 2
+    last = finish(service, x, "FAILED", exitCode=3).ok()
+    assert last["state"] == "FAILED" and last["spent"] == 2
+
+
+def test_what_is_to_be_verified(service):
+    create(service, onLost="verify")
+    lost = claim_one(service, ttlMs=100)
+
+    def is_pending():
+        service.post("/v1/sweep").ok()
+        return state_of(service, lost) == "PENDING"
+
+    poll(is_pending)
+    assert claim(service, max=5) == []
+    x = claim_one(service, verifies=True)
+    assert x["id"] == lost["id"] and x["toVerify"]
+    assert service.post(at(x, "/heartbeat"), {"token": x["token"], "spawned": True}).ok()["cancelRequested"] is False
+    assert not service.get(at(x)).ok()["toVerify"]
+    finish(service, x).ok()
+
+
 # ---- who may ----------------------------------------------------------------------------------
 
 
@@ -615,7 +702,7 @@ def test_a_page_of_a_prefix_ends_somewhere(api):
     mine = api.json("token", "create", "--allow", "executions:read", "--prefix", "mine")["token"]
     service = Service(api)
     for i in range(30):
-        create(service, "mine" if i % 10 == 0 else "theirs")
+        create(service, "mine" if i % 10 == 0 else "theirs", overlap="queue")
     service.token = mine
     page = service.get("/v1/executions?limit=2").ok()
     assert len(page["items"]) == 2 and page["nextCursor"]

@@ -248,12 +248,13 @@ def test_the_body_is_the_input_byte_for_byte(hf):
         assert encoded == body
 
 
-def test_settings_go_with_the_execution(api):
-    hooks = Hooks(api, pay={"command": ["true"], "retries": 2, "retry-backoff": "7s", "on-lost": "retry", "concurrency": 3})
+@pytest.mark.parametrize("backoff, kept", [("7s", 7000), ("0", 1)])
+def test_settings_go_with_the_execution(api, backoff, kept):
+    hooks = Hooks(api, pay={"command": ["true"], "retries": 2, "retry-backoff": backoff, "on-lost": "retry", "concurrency": 3})
     taken = hooks.post("pay").ok()["executionId"]
     with sqlite3.connect(f"{api.tmp_path}/store.db", timeout=60) as db:
         found = db.execute("SELECT max_attempts, retry_backoff_ms, concurrency, on_lost FROM execution WHERE id=?", (taken,)).fetchone()
-    assert found == (3, 7000, 3, 1)
+    assert found == (3, kept, 3, 1)
 
 
 def test_what_is_not_there(api):

@@ -212,6 +212,7 @@ static void a_request_with_an_execution_is_read_back(void **state)
                             .overlap = HF_OVERLAP_SKIP,
                             .queue_limit = 7,
                             .claim = true,
+                            .verifies = true,
                             .spawned = true,
                             .outcome = HF_OUTCOME_ABORTED,
                             .has_exit_code = true,
@@ -227,7 +228,8 @@ static void a_request_with_an_execution_is_read_back(void **state)
     assert_int_equal(hf_wire_read_request(object, &out, &err), 0);
     assert_string_equal(out.workflow, in.workflow);
     assert_string_equal(out.key, in.key);
-    assert_true(out.once && out.claim && out.spawned && out.has_output && out.has_exit_code);
+    assert_true(out.once && out.claim && out.verifies && out.spawned && out.has_output &&
+                out.has_exit_code);
     assert_int_equal(out.input_size, 2);
     assert_memory_equal(out.input, in.input, 2);
     assert_string_equal(out.execution_id, "id");
