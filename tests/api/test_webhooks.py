@@ -85,7 +85,7 @@ def test_a_lock_whose_execution_is_not_running_is_cleaned(api):
     with sqlite3.connect(f"{api.tmp_path}/store.db", timeout=60) as db:
         db.execute("UPDATE execution SET state='ABORTED' WHERE id=?", (first,))
     assert not hooks.post("pay", b"2").ok()["duplicate"]
-    assert "execution-ended" in api.ok("why", "pay")
+    assert "ended because its execution was over" in api.ok("why", "pay")
 
 
 @both
