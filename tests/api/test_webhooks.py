@@ -85,7 +85,7 @@ def test_a_lock_whose_execution_is_not_running_is_cleaned(api):
     with sqlite3.connect(f"{api.tmp_path}/store.db", timeout=60) as db:
         db.execute("UPDATE execution SET state='ABORTED' WHERE id=?", (first,))
     assert not hooks.post("pay", b"2").ok()["duplicate"]
-    assert "execution-ended" in api.ok("why", "pay")
+    assert "ended because its execution was over" in api.ok("why", "pay")
 
 
 @both
@@ -234,6 +234,44 @@ def test_overlap_replace_keeps_only_the_newest(hf):
     ids = [hooks.post("pay", b"%d" % i).ok()["executionId"] for i in range(3)]
     assert [hooks.flows.show(i)["state"] for i in ids] == ["ABORTED", "ABORTED", "PENDING"]
     assert ids[2] in hooks.flows.show(ids[1])["reason"]
+
+
+@both
+def test_overlap_cancel_asks_the_running_one_to_stop(hf):
+    hooks = Hooks(hf, pay={"command": ["sh", "-c", 'read x; echo "$x"; [ "$x" = 2 ] || sleep 1000'], "overlap": "cancel"})
+    hf.start("work")
+    first = hooks.post("pay", b"1\n").ok()["executionId"]
+    poll(lambda: hooks.flows.show(first)["state"] == "RUNNING")
+    second = hooks.post("pay", b"2\n").ok()["executionId"]
+    assert hooks.flows.wait_for(first, "ABORTED")["reason"]
+    assert hooks.flows.wait_for(second, "SUCCESS")["output"] == "2\n"
+
+
+# ---- with workers -----------------------------------------------------------------------------
+
+
+@both
+def test_workers_run_what_webhooks_start(hf):
+    """Each event once, whoever sends it how often and whoever runs it; the answer has what it printed."""
+    log = hf.tmp_path / "ran"
+    hooks = Hooks(hf, pay={"command": ["sh", "-c", f"cat >> {log}; echo $HOLDFAST_KEY"], "lock": "{workflow}/{key}"})
+    for _ in range(2):
+        hf.start("work", "--concurrency", "4")
+    events = [(f"e{i}", b"%d\n" % i) for i in range(30)]
+    waiting = [hooks.later("pay", body, {"Idempotency-Key": key, "Prefer": "wait=120"}) for key, body in events * 2]
+    results = [w.join().ok() for w in waiting]
+    assert [(r["state"], r["exitCode"], r["output"]) for r in results] == [("SUCCESS", 0, key + "\n") for key, _ in events * 2]
+    assert sorted(log.read_bytes().split()) == sorted(body.strip() for _, body in events)
+    assert sorted(r["duplicate"] for r in results) == [False] * 30 + [True] * 30
+
+
+def test_what_fails_is_repeated_and_its_last_end_is_the_result(api):
+    tries = api.tmp_path / "tries"
+    command = f"echo x >> {tries}; n=$(wc -l < {tries}); echo try $n; [ $n -ge 3 ]"
+    hooks = Hooks(api, pay={"command": ["sh", "-c", command], "retries": 5, "retry-backoff": "10ms"})
+    api.start("work")
+    result = hooks.post("pay", b"", {"Prefer": "wait=120"}).ok()
+    assert (result["state"], result["output"]) == ("SUCCESS", "try 3\n")
 
 
 # ---- bodies -----------------------------------------------------------------------------------
