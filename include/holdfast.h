@@ -423,6 +423,13 @@ HF_API int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t m
                     struct hf_claimed *ret, size_t *ret_n, struct hf_error *err);
 
 /*
+ * Those that hf_claim() would try to take now, in its order, without the first `skip`; nothing is
+ * taken. For a program that claims for many by hf_apply().
+ */
+HF_API int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t skip, size_t max,
+                  struct hf_execution *ret, size_t *ret_n, struct hf_error *err);
+
+/*
  * A worker that finds nothing to claim sleeps until there is something:
  *
  *     hf_idle_open(hf, &idle, &err)
@@ -758,6 +765,13 @@ struct hf_answer {
  */
 HF_API int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n,
                     struct hf_answer *answers, struct hf_error *err);
+
+/* What a refusal says, in the words of the other functions: the answer's code, and `err` filled. */
+HF_API int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
+                      struct hf_error *err);
+
+/* Is it a request that hf_apply() takes, whatever the store then answers? Else -HF_INVALID, ... */
+HF_API int hf_check_request(const struct hf_request *request, struct hf_error *err);
 
 /* ---- small tools ---------------------------------------------------------------------------- */
 

@@ -130,11 +130,12 @@ static int check_execution(const struct hf_request *req, struct hf_error *err)
     return 0;
 }
 
-static int check_request(const struct hf_request *req, struct hf_error *err)
+int hf_check_request(const struct hf_request *req, struct hf_error *err)
 {
     if ((unsigned)req->op > HF_OP_CANCEL)
         return hf_fail(err, HF_INVALID, "there is no operation %d", (int)req->op);
-    int r = hf_check_name(req->name, err);
+    int r = req->name ? hf_check_name(req->name, err)
+                      : hf_fail(err, HF_INVALID, "a request needs a name");
     if (r >= 0 && req->token)
         r = check_token(req->token, err);
     else if (r >= 0 && needs_token(req->op))
@@ -157,7 +158,7 @@ int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n, struct 
 {
     int r = hf_check_handle(hf, err);
     for (size_t i = 0; r >= 0 && i < n; i++)
-        r = check_request(&requests[i], err);
+        r = hf_check_request(&requests[i], err);
     if (r < 0 || n == 0)
         return r;
     int64_t sent_ms = hf_clock_boot_ms();
@@ -185,7 +186,6 @@ static void refuse_held(const struct hf_request *request, const struct hf_answer
                 request->workflow);
 }
 
-/* What a refusal says of `what`: who holds it, in the words of hf_describe_status. */
 int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
                struct hf_error *err)
 {
