@@ -434,12 +434,13 @@ HF_API int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t ski
  *
  *     hf_idle_open(hf, &idle, &err)
  *     hf_claim() claimed nothing:
- *         hf_idle_begin(idle, &next, &err)    from now on the store may wake us; then claim once more
+ *         hf_idle_begin(idle, &opts, &next, &err)   from now on the store may wake us; claim once more
  *         poll hf_idle_fd(idle) until it is readable or the wall clock reaches `next`
- *         hf_idle_end(idle)                   whom nobody need wake; then claim
+ *         hf_idle_end(idle)                         whom nobody need wake; then claim
  *
- * Of those that sleep one is woken for each execution that becomes ready. -HF_UNSUPPORTED from open:
- * the engine can't wake; claim every few seconds, with jitter.
+ * For each execution that becomes ready one sleeper is woken that would claim one of its workflow; the
+ * same where one of a workflow with a limit ends, and so leaves room for another. -HF_UNSUPPORTED from
+ * open: the engine can't wake; claim every few seconds, with jitter.
  */
 struct hf_idle;
 
@@ -447,8 +448,12 @@ HF_API int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *er
 HF_API void hf_idle_close(struct hf_idle *idle); /* before the handle */
 HF_API int hf_idle_fd(const struct hf_idle *idle);
 
-/* *ret_next_ms: when, since 1970, the next one that is known falls due; 0: none is known. */
-HF_API int hf_idle_begin(struct hf_idle *idle, int64_t *ret_next_ms, struct hf_error *err);
+/*
+ * `opts`: what hf_claim() is given; NULL: anything. *ret_next_ms: when, since 1970, the next one that
+ * is known falls due; 0: none is known.
+ */
+HF_API int hf_idle_begin(struct hf_idle *idle, const struct hf_claim_options *opts,
+                         int64_t *ret_next_ms, struct hf_error *err);
 
 /* It is awake, for whatever reason: the next wake-up is for another one. */
 HF_API void hf_idle_end(struct hf_idle *idle);

@@ -99,7 +99,7 @@ static void lose_grant(struct hf_record *rec, const struct hf_world *world, stru
     struct hf_execution *x = &rec->execution;
     if (x->id[0] && x->state == HF_RUNNING) {
         hf_execution_lose(x, reason, world->wall_ms);
-        hf_step_keep(fx, x, false);
+        hf_step_keep_left(fx, x);
     }
     end_grant(rec, fx, HF_END_LOST);
 }

@@ -198,14 +198,16 @@ static void check_fence(const struct hf_execution *of_model, const struct hf_exe
 static struct {
     struct hf_store *store; /* NULL: it is awake */
     struct hf_lock_id id;
+    const char *workflows[2];
+    struct hf_due wanted;
     int fd;
-} sleeper;
+} sleeper = {.workflows = {NULL, SHARED_WORKFLOW}};
 
 static void wake_sleeper(void)
 {
     if (!sleeper.store)
         return;
-    sleeper.store->ops->idle(sleeper.store, &sleeper.id, NULL, NULL);
+    sleeper.store->ops->idle(sleeper.store, &sleeper.id, NULL, NULL, NULL);
     sleeper.store->ops->unwatch(sleeper.store, NULL, &sleeper.id, sleeper.fd);
     sleeper.store = NULL;
 }
@@ -223,16 +225,29 @@ static void put_to_sleep(void)
     snprintf(token, sizeof token, "%08llx-0000-4000-a000-%012llx",
              (unsigned long long)(h.seed & 0xffffffff), (unsigned long long)h.step);
     sleeper.id = hf_lock_id_of(token);
+    sleeper.workflows[0] = PICK(names);
+    sleeper.wanted = (struct hf_due){.workflows = sleeper.workflows,
+                                     .n_workflows = (size_t)chance(3),
+                                     .wall_ms = h.model->now_ms + h.model->wall_offset_ms};
     if (store->ops->watch(store, NULL, &sleeper.id, &sleeper.fd, &error) < 0 ||
-        store->ops->idle(store, &sleeper.id, &next_ms, &error) < 0)
+        store->ops->idle(store, &sleeper.id, &sleeper.wanted, &next_ms, &error) < 0)
         give_up("idle", error.message);
     sleeper.store = store;
-    int64_t expected_ms = model_next_due(h.model, h.model->now_ms + h.model->wall_offset_ms);
+    int64_t expected_ms = model_next_due(h.model, &sleeper.wanted);
     if (llabs(next_ms - expected_ms) > (h.real_clock ? EDGE_MS : 0))
         give_up("idle", "another one falls due next");
 }
 
-/* It is woken once, by the first execution that becomes ready. */
+/* How often the model would wake it after its last request. */
+static size_t count_calls(void)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < h.model->n_ready; i++)
+        n += model_wants(&sleeper.wanted, h.model->ready[i]);
+    return n;
+}
+
+/* It is woken once, by the first execution that becomes ready and is for it. */
 static void check_sleeper(size_t n_ready, const char *what)
 {
     struct pollfd fd = {.fd = sleeper.fd, .events = POLLIN};
@@ -275,7 +290,7 @@ static void play(int name)
     for (size_t i = 0; i < n; i++) {
         describe(&asked[i], what, sizeof what);
         model_apply(h.model, &asked[i], &of_model[i]);
-        n_ready += h.model->n_ready;
+        n_ready += count_calls();
         check_wakes(name, what);
         compare_answers(&c, &of_model[i], &of_store[i]);
         check(&c, what);
