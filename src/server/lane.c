@@ -12,7 +12,7 @@
 
 enum {
     BATCH_MAX = 256,
-    NEAR = 8, /* in a queue: as far as the store counts */
+    NEAR = 8,   /* in a queue: as far as the store counts */
     BATCHES = 3 /* one being filled and applied, others on their way back */
 };
 
