@@ -218,7 +218,7 @@ static void put_to_sleep(void)
     int64_t next_ms = -1;
     struct hf_store *store = h.handles[chance(HANDLES)];
     wake_sleeper();
-    if (!h.has_turns)
+    if (!h.has_turns || !store->ops->idle)
         return;
     snprintf(token, sizeof token, "%08llx-0000-4000-a000-%012llx",
              (unsigned long long)(h.seed & 0xffffffff), (unsigned long long)h.step);
@@ -582,7 +582,7 @@ static void begin_history(void)
         h.processes[i] = start_process();
     h.has_once = keeps_once();
     h.has_executions = h.handles[0]->ops->executions != NULL;
-    h.has_turns = h.handles[0]->ops->idle != NULL;
+    h.has_turns = h.has_executions;
     h.has_all_events = strncmp(h.url, "file:", 5) != 0;
     h.has_processes = strncmp(h.url, "http:", 5) != 0; /* the service may be on another machine */
     pass_time(5000);
