@@ -614,6 +614,10 @@ typedef int (*hf_status_fn)(void *arg, const struct hf_status *status);
 HF_API int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_status_fn fn,
                    void *arg, struct hf_error *err);
 
+/* The same from behind the name `after`, where the last page ended. */
+HF_API int hf_list_after(struct hf *hf, enum hf_list_filter filter, const char *prefix,
+                         const char *after, hf_status_fn fn, void *arg, struct hf_error *err);
+
 typedef int (*hf_event_fn)(void *arg, const struct hf_event *event);
 
 struct hf_event_query {

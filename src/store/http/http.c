@@ -112,16 +112,17 @@ static int read_status(const json_t *item, void *arg, struct hf_error *err)
     return r < 0 ? r : reader->fn(reader->arg, &status) != 0;
 }
 
-static int list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err)
+static int list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err)
 {
     static const char *const states[] = {
         [HF_LIST_HELD] = "held", [HF_LIST_STALE] = "stale", [HF_LIST_ALL] = "all"};
     struct hf_buf path = HF_BUF(HF_URL_MAX);
     struct status_reader reader = {fn, arg};
-    hf_buf_printf(&path, "/v1/locks?limit=%d&state=%s&prefix=", PAGE, states[filter]);
-    hf_http_escape(&path, prefix ? prefix : "");
+    hf_buf_printf(&path, "/v1/locks?limit=%d&state=%s&prefix=", PAGE, states[which->filter]);
+    hf_http_escape(&path, which->prefix);
     struct hf_http_pages pages = {path.data ? path.data : "", "cursor", ""};
+    strcpy(pages.cursor, which->after);
     int r = hf_http_read_pages(hf_http_of(store), &pages, read_status, &reader, err);
     hf_buf_clear(&path);
     return r;

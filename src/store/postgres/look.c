@@ -88,20 +88,17 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
     return 0;
 }
 
-int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-               hf_status_fn fn, void *arg, struct hf_error *err)
+int hf_pg_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+               struct hf_error *err)
 {
-    if (!prefix)
-        prefix = "";
-    size_t n = strlen(prefix);
-    if (n > HF_NAME_MAX)
-        return 0;
+    size_t n = strlen(which->prefix);
     struct list_page *page = calloc(1, sizeof *page);
     if (!page)
         return hf_fail(err, HF_NOMEM, "out of memory");
-    page->filter = filter;
-    page->prefix = prefix;
-    memcpy(page->end, prefix, n);
+    page->filter = which->filter;
+    page->prefix = which->prefix;
+    strcpy(page->after, which->after);
+    memcpy(page->end, which->prefix, n);
     for (size_t i = n; i < n + HF_NAME_MAX; i += strlen(LAST_CHARACTER))
         memcpy(page->end + i, LAST_CHARACTER, strlen(LAST_CHARACTER));
     int r, stop = 0;

@@ -365,8 +365,8 @@ int hf_sqlite_last_key(struct hf_store *store, const char *workflow, const char 
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 
-int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                   hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_sqlite_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn,
+                   void *arg, struct hf_error *err);
 int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                      void *arg, struct hf_error *err);
 int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
