@@ -648,6 +648,8 @@ struct hf_totals {
     int64_t takeover_expired, takeover_holder_died, takeover_rebooted;
     int64_t forced, lost;
     int64_t locks_held, locks_stale, locks_free, waiters;
+    int64_t executions_pending, executions_running; /* now */
+    int64_t acquire_raced, acquire_error; /* seen by the service that was asked, since it started */
 };
 HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 

@@ -292,6 +292,8 @@ void metrics_close(struct server *server);
 void metrics_observe(struct server *server, enum histogram_name which, int64_t us);
 void metrics_request(struct server *server, unsigned status);
 void metrics_store_error(struct server *server, enum hf_op op);
+/* Who asked for a lock was overtaken: by another request with its token, or for the same execution. */
+void metrics_raced(struct server *server);
 /* A lease was granted or renewed, or ended, through this service. */
 void metrics_lease(struct server *server, const struct hf_lease *lease, bool is_new);
 void metrics_released(struct server *server, const char *token);

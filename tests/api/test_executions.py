@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import re
 import threading
 import time
 import uuid
@@ -735,6 +736,9 @@ def test_a_store_that_is_gone(api, service):
     finish(service, x).problem(503, "STORE_UNAVAILABLE")
     service.post("/v1/executions/claim", {"waitMs": 100000}).problem(503, "STORE_UNAVAILABLE")
     begin(service).problem(503, "STORE_UNAVAILABLE")
+    text = service.get("/metrics").body
+    assert int(re.search(r'holdfast_acquire_total\{result="error"\} (\d+)', text)[1]) >= 1
+    assert run_tool("promtool", "check", "metrics", input=text).returncode == 0
 
 
 def test_metrics(service):
@@ -744,6 +748,9 @@ def test_metrics(service):
         finish(service, x, state).ok()
         finish(service, x, state).ok()
     service.post(at(create(service, "idle"), "/cancel")).ok()
+    create(service, "one", overlap="queue")
+    create(service, "one", overlap="queue")
+    claim_one(service)
     text = service.get("/metrics").body
     done = run_tool("promtool", "check", "metrics", input=text)
     assert done.returncode == 0 and done.stdout + done.stderr == ""
@@ -752,5 +759,6 @@ def test_metrics(service):
     assert values['holdfast_executions_total{workflow="we\\"ird\\\\",state="FAILED"}'] == "1"
     assert values['holdfast_executions_total{workflow="idle",state="ABORTED"}'] == "1"
     assert values['holdfast_execution_duration_seconds_count{workflow="we\\"ird\\\\"}'] == "3"
-    assert values["holdfast_schedule_lag_seconds_count"] == "3"
+    assert values["holdfast_schedule_lag_seconds_count"] == "4"
+    assert values['holdfast_executions{state="PENDING"}'] == values['holdfast_executions{state="RUNNING"}'] == "1"
     assert x["id"] not in text and '"l0"' not in text

@@ -118,7 +118,9 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
     static const char sql[] =
         "SELECT sum(granted)::bigint, (SELECT sum(total)::bigint FROM holdfast.denial),"
         " sum(released)::bigint, sum(release_lost)::bigint, sum(taken_expired)::bigint,"
-        " sum(taken_died)::bigint, 0, sum(forced)::bigint, sum(lost)::bigint FROM holdfast.lock";
+        " sum(taken_died)::bigint, 0, sum(forced)::bigint, sum(lost)::bigint,"
+        " (SELECT count(*) FROM holdfast.execution WHERE state = 'PENDING'),"
+        " (SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING') FROM holdfast.lock";
     struct hf_pg_statement st = {.sql = sql};
     PGresult *result;
     int r = hf_pg_exchange(hf_postgres_of(store), &st, 1, false, &result, NULL, err);
@@ -126,10 +128,17 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
         return r;
     struct hf_pg_cursor at = {.result = result};
     *ret = (struct hf_totals){0};
-    int64_t *const sums[] = {
-        &ret->acquire_granted,   &ret->acquire_held,     &ret->release_done,
-        &ret->release_lost,      &ret->takeover_expired, &ret->takeover_holder_died,
-        &ret->takeover_rebooted, &ret->forced,           &ret->lost};
+    int64_t *const sums[] = {&ret->acquire_granted,
+                             &ret->acquire_held,
+                             &ret->release_done,
+                             &ret->release_lost,
+                             &ret->takeover_expired,
+                             &ret->takeover_holder_died,
+                             &ret->takeover_rebooted,
+                             &ret->forced,
+                             &ret->lost,
+                             &ret->executions_pending,
+                             &ret->executions_running};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
         *sums[i] = hf_pg_take_int(&at);
     hf_pg_clear(&result, 1);

@@ -97,10 +97,17 @@ int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_er
     if (r > 0) {
         struct hf_sqlite_cursor from = {stmt, 0};
         *ret = (struct hf_totals){0};
-        int64_t *const sums[] = {
-            &ret->acquire_granted,   &ret->acquire_held,     &ret->release_done,
-            &ret->release_lost,      &ret->takeover_expired, &ret->takeover_holder_died,
-            &ret->takeover_rebooted, &ret->forced,           &ret->lost};
+        int64_t *const sums[] = {&ret->acquire_granted,
+                                 &ret->acquire_held,
+                                 &ret->release_done,
+                                 &ret->release_lost,
+                                 &ret->takeover_expired,
+                                 &ret->takeover_holder_died,
+                                 &ret->takeover_rebooted,
+                                 &ret->forced,
+                                 &ret->lost,
+                                 &ret->executions_pending,
+                                 &ret->executions_running};
         for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
             *sums[i] = hf_sqlite_take_int(&from);
         sqlite3_reset(stmt);

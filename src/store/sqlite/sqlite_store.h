@@ -90,7 +90,8 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                  " ORDER BY name LIMIT ?4")                                                        \
     X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
               " total(taken_expired), total(taken_died), total(taken_rebooted), total(forced),"    \
-              " total(lost) FROM lock")                                                            \
+              " total(lost), (SELECT count(*) FROM execution WHERE state = 'PENDING'),"            \
+              " (SELECT count(*) FROM execution WHERE state = 'RUNNING') FROM lock")               \
     X(HEAD, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1"                      \
             " ORDER BY rank, ticket LIMIT ?2")                                                     \
     X(SELF, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1 AND lock_id = ?2")    \
