@@ -17,12 +17,14 @@ int cmd_serve(struct cli *cli, int argc, char **argv)
         return cli_usage(cli, "--tls-cert and --tls-key go together");
     struct serve_options opts = {.store_url = o->store_url,
                                  .listen = o->listen,
+                                 .config_path = o->config_path,
                                  .tls_cert = o->tls_cert,
                                  .tls_key = o->tls_key,
                                  .require_token = o->require_token,
                                  .log_json = o->log_json,
                                  .log_requests = o->log_requests,
-                                 .max_connections = o->max_connections};
+                                 .max_connections = o->max_connections,
+                                 .max_body = o->max_body};
     return serve(&opts, &err) < 0 ? cli_fail(cli, &err) : 0;
 }
 

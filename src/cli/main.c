@@ -160,8 +160,9 @@ const struct cli_command cli_commands[] = {
      .synopsis = "[options]",
      .summary = "Serve the store over HTTP",
      .details =
-         "Locks for any language: see /openapi.json, /metrics, /healthz, /readyz. At loopback\n"
-         "by default. SIGTERM: finish what is in flight, exit 0; SIGHUP: read tokens again.",
+         "Locks for any language, and webhooks that start workflows: see /openapi.json, /metrics,\n"
+         "/healthz, /readyz. At loopback by default. SIGTERM: finish what is in flight, exit 0;\n"
+         "SIGHUP: read the workflows and tokens again.",
      .run = cmd_serve},
     {.name = "token",
      .bit = CLI_TOKEN,

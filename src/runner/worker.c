@@ -112,7 +112,7 @@ static void link_ready(void *loop, struct hf_source *source)
     struct loop *l = loop;
     struct hf_job *job = source->job;
     struct hf_note note;
-    int r;
+    int r = 1;
     while (!job->ended && (r = hf_link_hear(job->link, &note, NULL, 0, NULL)) > 0)
         take_note(l, job, &note);
     if (job->ended || r == 0)

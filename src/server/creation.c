@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base64.h"
+#include "config.h"
 #include "error.h"
 #include "executions.h"
 #include "jsontext.h"
@@ -257,7 +258,7 @@ static void create(struct request *req)
 {
     struct execution_call *call = req->context;
     const struct fields *f = &call->fields;
-    const struct hf_workflow *w = execution_workflow(req->server, f->workflow);
+    const struct hf_workflow *w = request_workflow(req, f->workflow, NULL);
     struct hf_error err;
     if (!execution_is_for(req, f->workflow) || (f->lock && !execution_is_for(req, f->lock)))
         return;

@@ -176,12 +176,6 @@ const char *execution_owner(struct request *req, const char *given)
     return call->owner;
 }
 
-const struct hf_workflow *execution_workflow(const struct server *server, const char *name)
-{
-    (void)server, (void)name;
-    return NULL; /* a service has no workflows of its own yet */
-}
-
 /* ---- answers -------------------------------------------------------------------------------- */
 
 /* What a worker needs of its lease beside the execution, whose fields have the rest. */

@@ -67,11 +67,11 @@ void execution_write(struct hf_buf *out, const struct hf_execution *x,
 /* Who asks, where it does not say. */
 const char *execution_owner(struct request *req, const char *given);
 
-/* The workflow of the service's configuration, or NULL. */
-const struct hf_workflow *execution_workflow(const struct server *server, const char *name);
-
 /* An answer that a lane has written becomes the request's, with this status. */
 void execution_answer_out(struct request *req, const char *content_type);
+
+/* For a lane: "output":"...",... as show --json has it. */
+int execution_write_output(struct hf *hf, const char *id, struct hf_buf *out, struct hf_error *err);
 
 /* ---- claims.c ------------------------------------------------------------------------------- */
 

@@ -127,6 +127,7 @@ static void request_free(struct request *req)
     if (req->clear)
         req->clear(req);
     req->server->reserved -= req->reserved;
+    request_forget_config(req);
     json_decref(req->json);
     hf_buf_clear(&req->body);
     hf_buf_clear(&req->answer);
@@ -232,7 +233,8 @@ bool request_reserve(struct request *req, size_t bytes)
 
 static size_t body_most(const struct request *req)
 {
-    return req->route && req->route->body_max ? req->route->body_max : BODY_MAX;
+    size_t most = req->route && req->route->body_max ? req->route->body_max : BODY_MAX;
+    return most == BODY_HOOK ? (size_t)req->server->opts->max_body : most;
 }
 
 static void refuse_large(struct request *req)
@@ -354,6 +356,11 @@ static enum MHD_Result send_answer(struct request *req)
         snprintf(seconds, sizeof seconds, "%d", req->retry_after_s);
         MHD_add_response_header(r, "Retry-After", seconds);
     }
+    if (req->waited_s) {
+        char applied[32];
+        snprintf(applied, sizeof applied, "wait=%lld", (long long)req->waited_s);
+        MHD_add_response_header(r, "Preference-Applied", applied);
+    }
     if (req->allow)
         MHD_add_response_header(r, "Allow", req->allow);
     if (req->status == 401)
@@ -428,8 +435,7 @@ void request_answer(struct request *req, unsigned status)
     request_resume(req);
 }
 
-/* When it is worth to ask again. */
-static int retry_after_s(int code, const struct hf_status *holder)
+int retry_after_s(int code, const struct hf_status *holder)
 {
     enum { LONGEST_S = 60 };
     if (code == HF_UNAVAILABLE || code == HF_UNKNOWN || code == HF_QUEUE_FULL ||

@@ -12,8 +12,9 @@
 
 enum {
     BATCH_MAX = 256,
-    NEAR = 8,   /* in a queue: as far as the store counts */
-    BATCHES = 3 /* one being filled and applied, others on their way back */
+    BATCH_BYTES_MAX = 8 << 20, /* of inputs: what a store must hold at a time */
+    NEAR = 8,                  /* in a queue: as far as the store counts */
+    BATCHES = 3                /* one being filled and applied, others on their way back */
 };
 
 struct batch {
@@ -105,10 +106,12 @@ static void work(struct hf *hf, struct batch *b)
 /* What can be done together, from the head of the queue. Called with the mutex held. */
 static void fill(struct lane *lane, struct batch *b)
 {
+    size_t bytes = 0;
     b->n = 0;
     while (lane->queue.first && b->n < BATCH_MAX) {
         struct job *job = lane->queue.first;
-        if (job->work && b->n)
+        bytes += job->ask.input_size;
+        if (b->n && (job->work || bytes > BATCH_BYTES_MAX))
             break;
         lane->queue.first = job->next;
         b->jobs[b->n] = job;

@@ -92,6 +92,17 @@ static void write_output(struct hf_buf *out, const struct output *o)
     hf_wire_bytes(out, "outputTail", o->tail.data, o->tail.len);
 }
 
+int execution_write_output(struct hf *hf, const char *id, struct hf_buf *out, struct hf_error *err)
+{
+    struct output output = OUTPUT_INIT;
+    int r = read_output(hf, id, &output, err);
+    if (r < 0)
+        return r;
+    write_output(out, &output);
+    clear_output(&output);
+    return 0;
+}
+
 /* ---- one ------------------------------------------------------------------------------------ */
 
 static int whole_work(struct job *job, struct hf *hf, struct hf_error *err)

@@ -39,6 +39,7 @@ static const struct route routes[] = {
     {"POST", "/v1/executions/#/retry", VERB_EXECUTIONS_WRITE, post_retry, NULL},
     {"POST", "/v1/executions/#/heartbeat", VERB_EXECUTIONS_WORK, post_heartbeat, NULL, BODY_OUTPUT},
     {"POST", "/v1/executions/#/finish", VERB_EXECUTIONS_WORK, post_finish, NULL, BODY_OUTPUT},
+    {"POST", "/api/webhooks/*", VERB_WEBHOOKS_WRITE, post_webhook, NULL, BODY_HOOK},
     {"GET", "/metrics", VERB_METRICS_READ, get_metrics, NULL},
     {"GET", "/healthz", VERB_NONE, get_health, NULL},
     {"GET", "/readyz", VERB_NONE, get_ready, NULL},

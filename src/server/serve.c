@@ -67,7 +67,9 @@ static void raise_limits(void)
 
 static int open_parts(struct server *server, struct hf_error *err)
 {
-    int r = open_signals(server, err);
+    int r = config_open(server, err);
+    if (r >= 0)
+        r = open_signals(server, err);
     if (r >= 0)
         r = listen_open(server, err);
     if (r >= 0)
@@ -82,6 +84,8 @@ static int open_parts(struct server *server, struct hf_error *err)
         r = waits_open(server, err);
     if (r >= 0)
         r = streams_open(server, err);
+    if (r >= 0)
+        r = results_open(server, err);
     if (r >= 0)
         r = executions_open(server, err);
     if (r >= 0)
@@ -126,10 +130,12 @@ static void close_parts(struct server *server)
     claims_close(server);
     lanes_close(server->lanes);
     executions_close(server);
+    results_close(server);
     streams_close(server);
     waits_close(server);
     access_close(server);
     metrics_close(server);
+    config_close(server);
     close(server->gone_fd);
     close(server->epoll_fd);
     close(server->signal_fd);
@@ -154,6 +160,7 @@ static void drain(struct server *server)
     }
     waits_drain(server);
     streams_drain(server);
+    results_drain(server);
     wakes_drain(server);
     claims_drain(server);
 }
@@ -167,7 +174,7 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
-    log_event("reloaded", LOG_END);
+    config_reload(server);
     notify_systemd("READY=1");
 }
 
@@ -230,6 +237,7 @@ static int64_t tick(struct server *server)
     server->again = false;
     int64_t next_ms = waits_tick(server, at_ms);
     next_ms = earlier(next_ms, streams_tick(server, at_ms));
+    next_ms = earlier(next_ms, results_tick(server, at_ms));
     next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
     next_ms = earlier(next_ms, http_tick(server, at_ms));

@@ -7,10 +7,13 @@
 struct serve_options {
     const char *store_url; /* NULL: the default */
     const char *listen;    /* "127.0.0.1:7480,unix:/run/holdfast.sock"; NULL: the first of these */
+    const char
+        *config_path; /* the workflows; NULL: as hf_workflows_path() has it, if it is there */
     const char *tls_cert, *tls_key; /* files; NULL: no TLS */
     bool require_token;
     bool log_json, log_requests;
     int64_t max_connections;
+    int64_t max_body; /* bytes of a webhook's body */
 };
 
 #define SERVE_LISTEN_DEFAULT "127.0.0.1:7480"
@@ -24,7 +27,8 @@ struct serve_options {
     X(METRICS_READ, "metrics:read")                                                                \
     X(EXECUTIONS_READ, "executions:read")                                                          \
     X(EXECUTIONS_WRITE, "executions:write")                                                        \
-    X(EXECUTIONS_WORK, "executions:work")
+    X(EXECUTIONS_WORK, "executions:work")                                                          \
+    X(WEBHOOKS_WRITE, "webhooks:write")
 
 /* Serve until SIGTERM or SIGINT: 0, or negative with `err` filled. */
 int serve(const struct serve_options *opts, struct hf_error *err);

@@ -7,11 +7,11 @@
  *   routes.c   finds its row in the table of routes, which names the handler
  *   body.h     reads what was sent
  *   locks.c    asks a lane, or waits.c to wait (no thread, no descriptor each); events.c, pages.c;
- *              executions.h
+ *              executions.h; webhooks.c, and results.c for an execution's end
  *   http.c     sends what request_answer() or request_problem() was given
  *
  * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
- * told, metrics.c what Prometheus is.
+ * told, metrics.c what Prometheus is, config.c the workflows.
  */
 #ifndef HF_SERVER_SERVER_H
 #define HF_SERVER_SERVER_H
@@ -31,6 +31,7 @@ enum {
     BODY_MAX = 64 << 10,   /* of a JSON body, where the route does not say more */
     BODY_LARGE = 24 << 20, /* of one with an execution's input */
     BODY_OUTPUT = 2 << 20, /* of one with its output */
+    BODY_HOOK = 1,         /* of a webhook: as opts->max_body says */
     LARGE_MAX = 128 << 20, /* of all larger bodies and answers together, at one moment */
     DEPTH_MAX = 16,        /* of nesting in one */
     VALUES_MAX = 1 << 16,  /* in one */
@@ -104,6 +105,7 @@ struct request {
     size_t reserved;                 /* of LARGE_MAX */
     size_t progress; /* of a large body: how much has arrived when it was last in time */
     struct grant may;
+    struct config *config; /* that it uses; NULL: none yet */
     struct job job;
     int (*read)(struct request *req, struct hf_error *err); /* body_take() */
     void (*go)(struct request *req);
@@ -117,6 +119,7 @@ struct request {
     struct MHD_Response *stream; /* instead of `answer` */
     const char *allow;           /* 405: which methods */
     int retry_after_s;
+    int64_t waited_s;               /* as Prefer: wait= was heeded; 0: it was not */
     char existing[HF_UUID_LEN + 1]; /* of a problem: the execution that is there already */
     bool too_large; /* refused while it was being sent: it is not listened to again */
     bool entered, arrived, dispatched, answered, suspended;
@@ -163,12 +166,15 @@ handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_g
     post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
     get_ready, get_openapi, get_root, post_execution, get_executions, get_execution, get_input,
     get_output, get_log, get_last_key, post_cancel, post_retry, post_claim, post_due,
-    post_heartbeat, post_finish;
+    post_heartbeat, post_finish, post_webhook;
 
 /* ---- the service ---------------------------------------------------------------------------- */
 
 struct server {
     const struct serve_options *opts;
+    struct config *config;
+    struct hf_workflows *workflows; /* of `config`: until the next reload. A request that needs one
+                                       for longer asks request_workflow() */
     struct lanes *lanes;
     struct hf_watch *watch; /* NULL: the store can't wake */
     struct listener listeners[LISTENERS_MAX];
@@ -184,6 +190,7 @@ struct server {
     struct due idle, receiving; /* heads of lists */
     struct waits *waits;
     struct streams *streams;
+    struct results *results;
     struct waker *wakers; /* wakes.c: their list */
     struct metrics *metrics;
     struct access *access;
@@ -207,6 +214,9 @@ void request_answer(struct request *req, unsigned status);
 void request_problem(struct request *req, int code, const char *detail,
                      const struct hf_status *holder);
 void request_fail(struct request *req, const struct hf_error *err);
+
+/* In how many seconds it is worth to ask again after this refusal; 0: never. */
+int retry_after_s(int code, const struct hf_status *holder);
 
 /* Put the request's job on a lane. done() is called even if the client has gone: request_back(). */
 void request_ask(struct request *req, enum lane_name lane, job_done_fn *done);
@@ -259,6 +269,27 @@ int streams_open(struct server *server, struct hf_error *err);
 void streams_close(struct server *server);
 int64_t streams_tick(struct server *server, int64_t now_ms);
 void streams_drain(struct server *server);
+
+/* ---- results.c ------------------------------------------------------------------------------ */
+
+int results_open(struct server *server, struct hf_error *err);
+void results_close(struct server *server);
+int64_t results_tick(struct server *server, int64_t now_ms);
+void results_drain(struct server *server);
+
+/* ---- webhooks.c ----------------------------------------------------------------------------- */
+
+/* Does a signature, which its handler checks, decide on this request, and no token? */
+bool webhook_is_to_be_signed(struct request *req);
+
+/* ---- config.c ------------------------------------------------------------------------------- */
+
+int config_open(struct server *server, struct hf_error *err);
+void config_close(struct server *server);
+/* Read it again; where it is bad the old one stays. Says so in the log. */
+void config_reload(struct server *server);
+/* The request needs its configuration no more. */
+void request_forget_config(struct request *req);
 
 /* ---- executions.c, claims.c ----------------------------------------------------------------- */
 

@@ -4,10 +4,13 @@
         lease = service.post("/v1/locks/a", {"ttl": "30s"}).ok()      # validated against openapi.json
         assert service.get("/v1/locks/a").json["state"] == "held"
 """
+import fcntl
+import hashlib
 import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +20,7 @@ import urllib.parse
 import jsonschema
 import pytest
 
-from conftest import PATIENCE_S, ROOT, Holdfast, on_postgres, poll
+from conftest import BUILD, PATIENCE_S, ROOT, Holdfast, on_postgres, poll
 
 with open(os.path.join(ROOT, "src/server/openapi.json")) as file:
     OPENAPI = json.load(file)
@@ -225,3 +228,22 @@ def make_service(api):
 
 def run_tool(*argv, **options):
     return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, **options)
+
+
+def run_node(script, *args, **options):
+    """A script of tests/api/node with the packages that its lock file pins, installed once per build."""
+    if not shutil.which("npm"):
+        pytest.skip("npm is not there")
+    source = os.path.join(ROOT, "tests/api/node")
+    with open(os.path.join(source, "package-lock.json"), "rb") as file:
+        place = os.path.join(BUILD, "tests", "node-" + hashlib.sha256(file.read()).hexdigest()[:12])
+    os.makedirs(place, exist_ok=True)
+    with open(os.path.join(place, ".installing"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(os.path.join(place, "node_modules", ".package-lock.json")):
+            shutil.copytree(source, place, dirs_exist_ok=True)
+            done = run_tool("npm", "ci", "--silent", "--no-audit", "--no-fund", cwd=place)
+            if done.returncode:
+                pytest.skip(f"npm can't install what is needed: {done.stderr[:200]}")
+        shutil.copy(os.path.join(source, script), place)
+    return run_tool("node", os.path.join(place, script), *args, cwd=place, **options)

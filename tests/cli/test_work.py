@@ -287,7 +287,8 @@ def test_cancel_ends_one_and_not_the_others(hf):
     flows = Workflows(hf, pay=per_key("echo begun; sleep 1000", ttl="1h"))
     first, second = (schedule(hf, "pay", "--key", key) for key in "ab")
     worker = work(hf, "--concurrency", "2")
-    running(flows, 2)
+    for each in (first, second):
+        poll(lambda each=each: hf.ok("log", each) == "begun")
     assert "asked to stop" in hf.ok("cancel", first)
     x = flows.wait_for(first, "ABORTED")
     assert (x["reason"], x["exitCode"]) == ("cancelled", 143)
