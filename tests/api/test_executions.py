@@ -11,6 +11,7 @@ import pytest
 
 from api_helpers import Service, api, make_service, run_tool, service  # noqa: F401
 from conftest import PATIENCE_S, Holdfast, poll
+from workflows import Workflows
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 MIB = 1 << 20
@@ -213,6 +214,28 @@ def test_what_is_cancelled_is_not_marked(service):
 def test_bad_creations(service, body, says):
     assert says in service.post("/v1/executions", body).problem(400, "INVALID")["detail"]
     assert service.get("/v1/executions").ok()["items"] == []
+
+
+# ---- workflows of the service -----------------------------------------------------------------
+
+
+def test_a_workflow_of_the_service(api):
+    flows = Workflows(api, pay={"command": ["cat"], "lock": "user/{input.user}", "overlap": "queue", "queue-limit": 1, "retries": 2,
+                                "retry-backoff": "7s", "on-lost": "retry", "concurrency": 5})
+    service = Service(api)
+    made = create(service, input={"user": "ann"}, priority=2)
+    assert (made["lock"], made["onLost"], made["maxAttempts"], made["retryBackoffMs"], made["concurrency"], made["priority"]) == (
+        "user/ann", "retry", 3, 7000, 5, 2)
+    service.post("/v1/executions", {"workflow": "pay", "input": {"user": "ann"}}).problem(429, "QUEUE_FULL")
+    create(service, input={"user": "bob"})
+    assert "user" in service.post("/v1/executions", {"workflow": "pay", "input": {}}).problem(400, "INVALID")["detail"]
+    for field, value in (("token", NOBODY), ("lock", "x"), ("ttlMs", 1000), ("overlap", "skip"), ("onLost", "abort"), ("concurrency", 1)):
+        body = {"workflow": "pay", "input": {"user": "carl"}, field: value}
+        assert "configuration" in service.post("/v1/executions", body).problem(400, "INVALID")["detail"], field
+    create(service, "not-configured", overlap="skip", lock="other")
+    api.ok("work", "--drain", "--workflow", "pay")
+    assert service.get(at(made)).ok()["output"] == '{"user":"ann"}'
+    assert {x["state"] for x in flows.all("--workflow", "pay")} == {"SUCCESS"}
 
 
 # ---- inputs -----------------------------------------------------------------------------------
