@@ -619,6 +619,10 @@ typedef int (*hf_status_fn)(void *arg, const struct hf_status *status);
 HF_API int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_status_fn fn,
                    void *arg, struct hf_error *err);
 
+/* The same from behind the name `after`, where the last page ended. */
+HF_API int hf_list_after(struct hf *hf, enum hf_list_filter filter, const char *prefix,
+                         const char *after, hf_status_fn fn, void *arg, struct hf_error *err);
+
 typedef int (*hf_event_fn)(void *arg, const struct hf_event *event);
 
 struct hf_event_query {
@@ -649,6 +653,8 @@ struct hf_totals {
     int64_t takeover_expired, takeover_holder_died, takeover_rebooted;
     int64_t forced, lost;
     int64_t locks_held, locks_stale, locks_free, waiters;
+    int64_t executions_pending, executions_running; /* now */
+    int64_t acquire_raced, acquire_error; /* seen by the service that was asked, since it started */
 };
 HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 
