@@ -61,9 +61,11 @@ static int wake_up(struct hf_postgres *s, const struct hf_lock_id *id, struct hf
     return r;
 }
 
-int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-               struct hf_error *err)
+/* Whoever sleeps is woken for any workflow. */
+int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+               int64_t *ret_next_ms, struct hf_error *err)
 {
+    (void)wanted;
     struct hf_postgres *s = hf_postgres_of(store);
     struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3)"};
     char channel[HF_PG_CHANNEL_LEN + 1];
