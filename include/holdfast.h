@@ -65,6 +65,7 @@ enum {
 #define HF_TTL_DEFAULT_MS INT64_C(60000)
 #define HF_TTL_MIN_MS INT64_C(100)
 #define HF_TTL_MAX_MS (INT64_C(366) * 24 * 3600 * 1000)
+#define HF_KEEP_DEFAULT_MS (INT64_C(90) * 24 * 3600 * 1000)
 #define HF_FOREVER INT64_C(-1) /* as a wait: until granted */
 
 /* ---- codes ---------------------------------------------------------------------------------- */
@@ -626,6 +627,24 @@ HF_API int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event
 /* Free what has expired or died. `fn` (may be NULL) is called with each; dry: only look. */
 HF_API int hf_sweep(struct hf *hf, bool dry_run, hf_status_fn fn, void *arg, int64_t *ret_freed,
                     struct hf_error *err);
+
+/* How long executions of `workflow` are kept once they have ended. */
+struct hf_retention {
+    const char *workflow;
+    int64_t keep_ms;    /* 0: HF_KEEP_DEFAULT_MS */
+    int64_t keep_count; /* of the newest, only so many; 0: any number */
+};
+
+/*
+ * Remove executions that ended longer ago than they are kept, and with each its key. The `rules` (n may
+ * be 0) are noted in the store before that: all who prune go by what was noted last, and keep for
+ * HF_KEEP_DEFAULT_MS what has no rule. It is done in small steps, for about `within_ms` (0: only note
+ * the rules; HF_FOREVER: until it is done); the next call goes on from there. Always kept: what has not
+ * ended, and of each workflow the newest that its schedule has started. Nothing is done where the store
+ * keeps no executions, or is a service, which does it by itself. `ret_removed` may be NULL.
+ */
+HF_API int hf_prune(struct hf *hf, const struct hf_retention *rules, size_t n, int64_t within_ms,
+                    int64_t *ret_removed, struct hf_error *err);
 
 /* Totals since the store was made. */
 struct hf_totals {

@@ -11,7 +11,7 @@
 #include "capture.h"
 #include "error.h"
 #include "hold.h"
-#include "workflows.h"
+#include "retention.h"
 
 enum { GRACE_DEFAULT_MS = 10000 };
 
@@ -273,6 +273,8 @@ int cmd_start(struct cli *cli, int argc, char **argv)
         code = CLI_EXIT_INTERNAL;
     } else
         code = start(&s);
+    if (s.execution.id[0] && code != hf_code_exit(HF_UNAVAILABLE) && code != hf_code_exit(HF_LOST))
+        hf_retention_once(s.workflow, cli->hf);
     free(s.capture);
     free(s.env);
     hf_buf_clear(&s.input);

@@ -75,8 +75,10 @@ const struct cli_command cli_commands[] = {
     {.name = "sweep",
      .bit = CLI_SWEEP,
      .synopsis = "[--every D] [--dry-run]",
-     .summary = "Free expired leases and those of dead holders",
-     .details = "Never needed for correctness: acquiring takes over what is stale by itself.",
+     .summary = "Free expired leases and those of dead holders; remove old executions",
+     .details =
+         "Never needed for correctness: acquiring takes over what is stale by itself. Executions\n"
+         "are kept as long as `keep` and `keep-count` of their workflow say, else for 90 days.",
      .run = cmd_sweep},
     {.name = "update",
      .bit = CLI_UPDATE,

@@ -17,7 +17,7 @@ enum {
     PIPELINE_MAX = HF_PG_MANY_MAX,
     IDS_MAX_BYTES = 1 << 22,
     LOOK = 100,       /* the answer's code: look at these processes, and ask again */
-    PRUNE_EVERY = 512 /* grants */
+    PRUNE_EVERY = 511 /* fences; odd, since a grant and its release take two numbers */
 };
 
 /* One request on its way. */

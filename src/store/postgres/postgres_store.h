@@ -317,6 +317,10 @@ int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execut
 
 int hf_pg_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
                    char ret[HF_KEY_MAX + 1], struct hf_error *err);
+int hf_pg_retain(struct hf_store *store, const struct hf_retention *rules, size_t n,
+                 struct hf_error *err);
+int hf_pg_prune(struct hf_store *store, struct hf_prune_place *place, int64_t max,
+                int64_t *ret_removed, struct hf_error *err);
 
 /* ---- the schema (migrate.c) ----------------------------------------------------------------- */
 

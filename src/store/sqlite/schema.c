@@ -81,7 +81,14 @@ static const char format_1[] =
 "  WHERE once = 1 AND state IN ('PENDING','RUNNING','SUCCESS');\n"
 "CREATE INDEX execution_pending ON execution (priority DESC, run_at) WHERE state = 'PENDING';\n"
 "CREATE INDEX execution_running ON execution (seq) WHERE state = 'RUNNING';\n"
-"CREATE INDEX execution_finished ON execution (finished_at) WHERE finished_at IS NOT NULL;\n";
+"CREATE INDEX execution_finished ON execution (workflow, once, finished_at)\n"
+"  WHERE once = 0 AND finished_at IS NOT NULL;\n"
+"CREATE INDEX execution_once_finished ON execution (finished_at)\n"
+"  WHERE once = 1 AND finished_at IS NOT NULL;\n"
+"\n"
+"-- How long what has ended is kept, and how many at most (0: any number); no row: 90 days.\n"
+"CREATE TABLE retain (workflow TEXT PRIMARY KEY, keep_ms INTEGER NOT NULL,\n"
+"  keep_count INTEGER NOT NULL) WITHOUT ROWID;\n";
 /* clang-format on */
 
 /* steps[v] leads from format v to v + 1. */

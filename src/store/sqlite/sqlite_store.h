@@ -54,6 +54,12 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "id, workflow, lock, key, state, run_at, priority, attempt, fence, owner, created_at,"         \
     " started_at, finished_at, exit_code, reason, retry_of, cancel_requested, spawned, once,"      \
     " to_verify, on_lost, max_attempts"
+/* Of a workflow, what has ended; word for word the condition of the index execution_finished. */
+#define HF_SQLITE_OVER "workflow = ?1 AND once = 0 AND finished_at IS NOT NULL"
+/* Of that, what is to go: up to a place in that index, but not the one with this key. */
+#define HF_SQLITE_TO_GO                                                                            \
+    HF_SQLITE_OVER " AND finished_at >= ?2 AND finished_at <= ?3 AND (finished_at < ?3 OR seq <="  \
+                   " ?4) AND (?5 IS NULL OR key IS NOT ?5) AND state NOT IN ('PENDING','RUNNING')"
 /* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
 #define HF_SQLITE_ONCE                                                                             \
     "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
@@ -133,8 +139,25 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
       " LIMIT ?3 OFFSET ?4")                                                                       \
     X(EXECUTION_LAST_KEY, "SELECT key FROM execution WHERE workflow = ?1 AND key >= ?2"            \
                           " AND key <= ?3 AND once = 0 ORDER BY key DESC LIMIT 1")                 \
-    X(EXECUTION_PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution"             \
-                       " WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)")
+    X(PRUNE_ONCE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution WHERE once = 1"   \
+                  " AND finished_at < ?1 AND state NOT IN ('PENDING','RUNNING')"                   \
+                  " ORDER BY finished_at LIMIT ?2)")                                               \
+    X(PRUNE_NEXT, "SELECT workflow FROM execution WHERE workflow > ?1 AND once = 0"                \
+                  " AND finished_at IS NOT NULL ORDER BY workflow LIMIT 1")                        \
+    X(PRUNE_PICK, "SELECT workflow FROM execution WHERE seq >= (SELECT seq FROM execution"         \
+                  " ORDER BY seq LIMIT 1) + abs(random() % (1 + (SELECT seq FROM execution"        \
+                  " ORDER BY seq DESC LIMIT 1) - (SELECT seq FROM execution ORDER BY seq LIMIT"    \
+                  " 1))) ORDER BY seq LIMIT 1")                                                    \
+    X(PRUNE_NEWEST, "SELECT finished_at, seq FROM execution WHERE " HF_SQLITE_OVER                 \
+                    " ORDER BY finished_at DESC, seq DESC LIMIT 1 OFFSET ?2")                      \
+    X(PRUNE_FIRST, "SELECT finished_at FROM execution WHERE " HF_SQLITE_TO_GO                      \
+                   " ORDER BY finished_at, seq LIMIT 1")                                           \
+    X(PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution WHERE"                 \
+             " " HF_SQLITE_TO_GO " ORDER BY finished_at, seq LIMIT ?6)")                           \
+    X(RETENTION, "SELECT keep_ms, keep_count FROM retain WHERE workflow = ?1")                     \
+    X(RETAIN, "INSERT INTO retain VALUES (?1, ?2, ?3) ON CONFLICT (workflow)"                      \
+              " DO UPDATE SET (keep_ms, keep_count) = (?2, ?3)")                                   \
+    X(RETAIN_NOT, "DELETE FROM retain WHERE workflow = ?1")
 
 enum hf_sqlite_stmt {
 #define X(name, sql) HF_STMT_##name,
@@ -301,6 +324,13 @@ int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_ex
 
 int hf_sqlite_last_key(struct hf_store *store, const char *workflow, const char *from,
                        const char *to, char ret[HF_KEY_MAX + 1], struct hf_error *err);
+int hf_sqlite_retain(struct hf_store *store, const struct hf_retention *rules, size_t n,
+                     struct hf_error *err);
+int hf_sqlite_prune(struct hf_store *store, struct hf_prune_place *place, int64_t max,
+                    int64_t *ret_removed, struct hf_error *err);
+
+/* A little of it within somebody's transaction: not more than `max` of each kind. */
+int hf_sqlite_prune_some(struct hf_sqlite *s, int64_t wall_ms, int64_t max, struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 

@@ -629,7 +629,6 @@ DECLARE
                                     (SELECT reltuples FROM pg_class WHERE oid = 'holdfast.event'::regclass)) > 1000000;
     last        bigint;
     events      integer;
-    executions  integer;
 BEGIN
     PERFORM holdfast.commit_lazily();
     -- Who finds another at it leaves it to that one. It goes on from where the last one stopped: what
@@ -648,15 +647,6 @@ BEGIN
     IF events > 0 THEN
         UPDATE holdfast.meta SET pruned_seq = last;
     END IF;
-    WITH old AS (
-        SELECT id FROM holdfast.execution WHERE finished_at < holdfast.clock() - interval '90 days'
-         ORDER BY finished_at LIMIT prune.max FOR UPDATE SKIP LOCKED
-    ), gone AS (
-        DELETE FROM holdfast.execution WHERE id IN (SELECT id FROM old) RETURNING id
-    ), data AS (
-        DELETE FROM holdfast.execution_data WHERE id IN (SELECT id FROM old)
-    )
-    SELECT count(*) INTO executions FROM gone;
-    RETURN events + executions;
+    RETURN events + holdfast.prune_some(prune.max);
 END $$;
-COMMENT ON FUNCTION holdfast.prune IS 'Remove at most so many events that are older than 30 days or beyond a million, and as many executions that ended 90 days ago. Called now and then after a grant';
+COMMENT ON FUNCTION holdfast.prune IS 'Remove at most so many events that are older than 30 days or beyond a million, and some executions, as prune_some() does. Called now and then after a grant';

@@ -228,16 +228,18 @@ CREATE INDEX execution_due ON holdfast.execution (priority DESC, run_at, seq)
 CREATE INDEX execution_line ON holdfast.execution (workflow, lock, priority DESC, run_at, seq)
     WHERE state = 'PENDING';
 CREATE INDEX execution_running ON holdfast.execution (seq) WHERE state = 'RUNNING';
-CREATE INDEX execution_finished ON holdfast.execution (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX execution_finished ON holdfast.execution (workflow, finished_at, seq) WHERE NOT once AND finished_at IS NOT NULL;
+CREATE INDEX execution_once_finished ON holdfast.execution (finished_at) WHERE once AND finished_at IS NOT NULL;
 COMMENT ON SEQUENCE holdfast.execution_seq_seq IS 'Numbers of executions';
-COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end';
+COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end, or as retain has it';
 COMMENT ON INDEX  holdfast.execution_age              IS 'The newest first, for lists';
 COMMENT ON INDEX  holdfast.execution_key              IS 'An idempotency key belongs to one execution';
 COMMENT ON INDEX  holdfast.execution_once             IS 'With --once only a run that may still succeed, or has, occupies its key';
 COMMENT ON INDEX  holdfast.execution_due              IS 'What waits to be run, in the order in which it is claimed';
 COMMENT ON INDEX  holdfast.execution_line             IS 'The same for each workflow and lock: a long line behind one is passed over at once';
 COMMENT ON INDEX  holdfast.execution_running          IS 'What runs; few';
-COMMENT ON INDEX  holdfast.execution_finished         IS 'The oldest first, to be removed';
+COMMENT ON INDEX  holdfast.execution_finished         IS 'Of each workflow the oldest first, to be removed';
+COMMENT ON INDEX  holdfast.execution_once_finished    IS 'The same for runs that were to happen once, whatever their name';
 COMMENT ON COLUMN holdfast.execution.seq              IS 'Its number in the order of being asked for';
 COMMENT ON COLUMN holdfast.execution.id               IS 'Its id';
 COMMENT ON COLUMN holdfast.execution.workflow         IS 'What runs; with --once the name of the lock';
