@@ -778,6 +778,12 @@ HF_API int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n,
 /* A new random token. */
 HF_API void hf_token(char ret[HF_UUID_LEN + 1]);
 
+/*
+ * What the execution is to be called that repeats `id`: always the same, so that hf_enqueue() with this
+ * as its id and `id` as retry_of repeats it once, whoever else does the same.
+ */
+HF_API void hf_retry_id(const char *id, char ret[HF_UUID_LEN + 1]);
+
 /* "30s", "5m", "500ms", a bare number is seconds. */
 HF_API int hf_parse_duration(const char *text, int64_t *ret_ms, struct hf_error *err);
 

@@ -128,7 +128,10 @@ const struct cli_command cli_commands[] = {
      .bit = CLI_RETRY,
      .synopsis = "ID\n--state S --workflow W [--dry-run]",
      .summary = "Queue a new execution with the input of one that has ended",
-     .details = "The second form: of every one in that state which was not retried yet.",
+     .details = "The second form: of every one in that state which was not retried yet; says first "
+                "how many.\n"
+                "Each is repeated once, also where several do this at once. It is queued whatever "
+                "else runs.",
      .max_operands = 1,
      .run = cmd_retry},
     {.name = "log",
