@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "error.h"
 #include "id.h"
 #include "locks.h"
