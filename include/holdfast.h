@@ -435,12 +435,13 @@ HF_API int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t ski
  *
  *     hf_idle_open(hf, &idle, &err)
  *     hf_claim() claimed nothing:
- *         hf_idle_begin(idle, &next, &err)    from now on the store may wake us; then claim once more
+ *         hf_idle_begin(idle, &opts, &next, &err)   from now on the store may wake us; claim once more
  *         poll hf_idle_fd(idle) until it is readable or the wall clock reaches `next`
- *         hf_idle_end(idle)                   whom nobody need wake; then claim
+ *         hf_idle_end(idle)                         whom nobody need wake; then claim
  *
- * Of those that sleep one is woken for each execution that becomes ready. -HF_UNSUPPORTED from open:
- * the engine can't wake; claim every few seconds, with jitter.
+ * For each execution that becomes ready one sleeper is woken that would claim one of its workflow; the
+ * same where one of a workflow with a limit ends, and so leaves room for another. -HF_UNSUPPORTED from
+ * open: the engine can't wake; claim every few seconds, with jitter.
  */
 struct hf_idle;
 
@@ -448,8 +449,12 @@ HF_API int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *er
 HF_API void hf_idle_close(struct hf_idle *idle); /* before the handle */
 HF_API int hf_idle_fd(const struct hf_idle *idle);
 
-/* *ret_next_ms: when, since 1970, the next one that is known falls due; 0: none is known. */
-HF_API int hf_idle_begin(struct hf_idle *idle, int64_t *ret_next_ms, struct hf_error *err);
+/*
+ * `opts`: what hf_claim() is given; NULL: anything. *ret_next_ms: when, since 1970, the next one that
+ * is known falls due; 0: none is known.
+ */
+HF_API int hf_idle_begin(struct hf_idle *idle, const struct hf_claim_options *opts,
+                         int64_t *ret_next_ms, struct hf_error *err);
 
 /* It is awake, for whatever reason: the next wake-up is for another one. */
 HF_API void hf_idle_end(struct hf_idle *idle);
@@ -615,6 +620,10 @@ typedef int (*hf_status_fn)(void *arg, const struct hf_status *status);
 HF_API int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_status_fn fn,
                    void *arg, struct hf_error *err);
 
+/* The same from behind the name `after`, where the last page ended. */
+HF_API int hf_list_after(struct hf *hf, enum hf_list_filter filter, const char *prefix,
+                         const char *after, hf_status_fn fn, void *arg, struct hf_error *err);
+
 typedef int (*hf_event_fn)(void *arg, const struct hf_event *event);
 
 struct hf_event_query {
@@ -663,6 +672,8 @@ struct hf_totals {
     int64_t takeover_expired, takeover_holder_died, takeover_rebooted;
     int64_t forced, lost;
     int64_t locks_held, locks_stale, locks_free, waiters;
+    int64_t executions_pending, executions_running; /* now */
+    int64_t acquire_raced, acquire_error; /* seen by the service that was asked, since it started */
 };
 HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 

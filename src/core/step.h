@@ -34,6 +34,9 @@ void hf_step_refuse(struct hf_record *rec, int code, const struct hf_world *worl
 /* Have the store keep this execution as it is now. */
 void hf_step_keep(struct hf_effects *fx, const struct hf_execution *x, bool is_new);
 
+/* The same of one that was RUNNING until now. */
+void hf_step_keep_left(struct hf_effects *fx, const struct hf_execution *x);
+
 /* The execution that the request means, as this very request has left it so far; or NULL. */
 const struct hf_execution *hf_step_found(const struct hf_ask *ask, struct hf_effects *fx);
 

@@ -165,8 +165,8 @@ void route_request(struct request *req);
 handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_guard, get_locks,
     post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
     get_ready, get_openapi, get_root, post_execution, get_executions, get_execution, get_input,
-    get_output, get_log, post_cancel, post_retry, post_claim, post_due, post_heartbeat, post_finish,
-    post_webhook;
+    get_output, get_log, get_last_key, post_cancel, post_retry, post_claim, post_due,
+    post_heartbeat, post_finish, post_webhook;
 
 /* ---- the service ---------------------------------------------------------------------------- */
 
@@ -323,6 +323,8 @@ void metrics_close(struct server *server);
 void metrics_observe(struct server *server, enum histogram_name which, int64_t us);
 void metrics_request(struct server *server, unsigned status);
 void metrics_store_error(struct server *server, enum hf_op op);
+/* Who asked for a lock was overtaken: by another request with its token, or for the same execution. */
+void metrics_raced(struct server *server);
 /* A lease was granted or renewed, or ended, through this service. */
 void metrics_lease(struct server *server, const struct hf_lease *lease, bool is_new);
 void metrics_released(struct server *server, const char *token);

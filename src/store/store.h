@@ -17,6 +17,13 @@ struct hf_store {
     _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
+/* Which names are to be listed. */
+struct hf_listing {
+    enum hf_list_filter filter;
+    const char *prefix; /* they begin so; may be empty */
+    const char *after;  /* and come behind this one; may be empty */
+};
+
 /* Which executions are to be claimed. */
 struct hf_due {
     const char *const *workflows;
@@ -54,9 +61,9 @@ struct hf_store_ops {
     int (*apply)(struct hf_store *store, const struct hf_request *requests, size_t n,
                  struct hf_answer *answers, struct hf_error *err);
 
-    /* Every name that the filter and prefix let through, in name order. */
-    int (*list)(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err);
+    /* Every name that is asked for, in name order. */
+    int (*list)(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err);
 
     int (*events)(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                   void *arg, struct hf_error *err);
@@ -95,12 +102,13 @@ struct hf_store_ops {
 
     /*
      * The worker `id`, which watches (watch() with no name), sleeps: it is woken once, by the first
-     * execution that becomes ready after this, if no other sleeper is. *ret_next_ms: when the next
-     * of those that are not parked falls due (wall clock); 0: there is none. With NULL for that it is
-     * awake again, and not to be woken. NULL: it polls.
+     * execution of the workflows it wants (none: of any) that becomes ready after this, or that there
+     * is room for (hf_kept_wakes()), if no other sleeper is. *ret_next_ms: when the next of them that
+     * is not parked falls due after wanted->wall_ms; 0: there is none. With NULL for `wanted` it is awake
+     * again, and not to be woken. NULL: it polls.
      */
-    int (*idle)(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-                struct hf_error *err);
+    int (*idle)(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                int64_t *ret_next_ms, struct hf_error *err);
 
     int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
     const char *(*schema)(void); /* NULL: nothing to print */

@@ -198,14 +198,16 @@ static void check_fence(const struct hf_execution *of_model, const struct hf_exe
 static struct {
     struct hf_store *store; /* NULL: it is awake */
     struct hf_lock_id id;
+    const char *workflows[2];
+    struct hf_due wanted;
     int fd;
-} sleeper;
+} sleeper = {.workflows = {NULL, SHARED_WORKFLOW}};
 
 static void wake_sleeper(void)
 {
     if (!sleeper.store)
         return;
-    sleeper.store->ops->idle(sleeper.store, &sleeper.id, NULL, NULL);
+    sleeper.store->ops->idle(sleeper.store, &sleeper.id, NULL, NULL, NULL);
     sleeper.store->ops->unwatch(sleeper.store, NULL, &sleeper.id, sleeper.fd);
     sleeper.store = NULL;
 }
@@ -218,21 +220,34 @@ static void put_to_sleep(void)
     int64_t next_ms = -1;
     struct hf_store *store = h.handles[chance(HANDLES)];
     wake_sleeper();
-    if (!h.has_turns)
+    if (!h.has_turns || !store->ops->idle)
         return;
     snprintf(token, sizeof token, "%08llx-0000-4000-a000-%012llx",
              (unsigned long long)(h.seed & 0xffffffff), (unsigned long long)h.step);
     sleeper.id = hf_lock_id_of(token);
+    sleeper.workflows[0] = PICK(names);
+    sleeper.wanted = (struct hf_due){.workflows = sleeper.workflows,
+                                     .n_workflows = (size_t)chance(3),
+                                     .wall_ms = h.model->now_ms + h.model->wall_offset_ms};
     if (store->ops->watch(store, NULL, &sleeper.id, &sleeper.fd, &error) < 0 ||
-        store->ops->idle(store, &sleeper.id, &next_ms, &error) < 0)
+        store->ops->idle(store, &sleeper.id, &sleeper.wanted, &next_ms, &error) < 0)
         give_up("idle", error.message);
     sleeper.store = store;
-    int64_t expected_ms = model_next_due(h.model, h.model->now_ms + h.model->wall_offset_ms);
+    int64_t expected_ms = model_next_due(h.model, &sleeper.wanted);
     if (llabs(next_ms - expected_ms) > (h.real_clock ? EDGE_MS : 0))
         give_up("idle", "another one falls due next");
 }
 
-/* It is woken once, by the first execution that becomes ready. */
+/* How often the model would wake it after its last request. */
+static size_t count_calls(void)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < h.model->n_ready; i++)
+        n += model_wants(&sleeper.wanted, h.model->ready[i]);
+    return n;
+}
+
+/* It is woken once, by the first execution that becomes ready and is for it. */
 static void check_sleeper(size_t n_ready, const char *what)
 {
     struct pollfd fd = {.fd = sleeper.fd, .events = POLLIN};
@@ -275,7 +290,7 @@ static void play(int name)
     for (size_t i = 0; i < n; i++) {
         describe(&asked[i], what, sizeof what);
         model_apply(h.model, &asked[i], &of_model[i]);
-        n_ready += h.model->n_ready;
+        n_ready += count_calls();
         check_wakes(name, what);
         compare_answers(&c, &of_model[i], &of_store[i]);
         check(&c, what);
@@ -349,12 +364,13 @@ static int keep_status(void *arg, const struct hf_status *status)
 }
 
 /* Every listed name is as the model has it, in order, and none that is not free is missing. */
-static void check_list(void)
+static void check_list(bool all)
 {
     struct hf_store *store = h.handles[chance(HANDLES)];
     struct hf_error error;
     struct listing l = {.n = 0};
-    if (store->ops->list(store, HF_LIST_ALL, NULL, keep_status, &l, &error) < 0)
+    struct hf_listing which = {HF_LIST_ALL, "", all || chance(2) ? "" : PICK(names)};
+    if (store->ops->list(store, &which, keep_status, &l, &error) < 0)
         give_up("list", error.message);
     size_t listed = 0, expected = 0;
     for (size_t i = 0; i < l.n; i++) {
@@ -367,11 +383,12 @@ static void check_list(void)
         compare_statuses(&c, &answer.holder, &l.of[i]);
         check(&c, "list");
         listed += l.of[i].state != HF_STATE_FREE;
-        if (i && strcmp(l.of[i - 1].name, l.of[i].name) >= 0)
+        if (strcmp(i ? l.of[i - 1].name : which.after, l.of[i].name) >= 0)
             give_up("list", "names are not in order");
     }
     for (size_t i = 0; i < h.model->n_locks; i++)
-        expected += h.model->locks[i].rec.grant.held;
+        expected +=
+            h.model->locks[i].rec.grant.held && strcmp(h.model->locks[i].rec.name, which.after) > 0;
     if (listed != expected)
         give_up("list", "a name that is held is not listed");
 }
@@ -383,7 +400,7 @@ static void check_totals(void)
     struct hf_totals of_store = {0}, of_model = model_totals(h.model);
     if (store->ops->totals(store, &of_store, &error) < 0)
         give_up("totals", error.message);
-    struct comparison c = {.fences = &h.fences[0]};
+    struct comparison c = {.fences = &h.fences[0], .without_executions = !h.has_executions};
     compare_totals(&c, &of_model, &of_store);
     check(&c, "totals");
 }
@@ -582,7 +599,7 @@ static void begin_history(void)
         h.processes[i] = start_process();
     h.has_once = keeps_once();
     h.has_executions = h.handles[0]->ops->executions != NULL;
-    h.has_turns = h.handles[0]->ops->idle != NULL;
+    h.has_turns = h.has_executions;
     h.has_all_events = strncmp(h.url, "file:", 5) != 0;
     h.has_processes = strncmp(h.url, "http:", 5) != 0; /* the service may be on another machine */
     pass_time(5000);
@@ -618,7 +635,7 @@ static void play_history(void)
         else if (dice < 96)
             reopen_one();
         else if (dice < 97)
-            check_list();
+            check_list(false);
         else if (dice < 98)
             check_executions(false);
         else if (dice < 99)
@@ -631,7 +648,7 @@ static void play_history(void)
     for (int name = 0; name < NAMES; name++)
         check_events(name);
     check_totals();
-    check_list();
+    check_list(true);
     check_executions(true);
     printf("ok: %lld steps, %lld actors, %lld grants, %zu executions, %zu events\n",
            (long long)h.steps, (long long)h.actors_made,

@@ -23,6 +23,8 @@ static const char *due_with(struct hf_due due)
     return ids;
 }
 
+static int64_t next_due(void) { return model_next_due(m, &(struct hf_due){.wall_ms = wall_ms()}); }
+
 static const char *due(void) { return due_with((struct hf_due){0}); }
 
 /* ---- overlap -------------------------------------------------------------------------------- */
@@ -329,12 +331,12 @@ static void claim_goes_by_priority_then_time_then_age(void **state)
                (struct hf_request){.run_at_ms = wall_ms() + 1, .workflow = "w2"});
     assert_string_equal(due(), "x2 x4 x1 x3");
     assert_string_equal(due_with((struct hf_due){.skip = 1, .limit = 2}), "x4 x1");
-    assert_ms(model_next_due(m, wall_ms()), wall_ms() + 1);
+    assert_ms(next_due(), wall_ms() + 1);
     m->now_ms++;
     assert_string_equal(due(), "x2 x4 x1 x3 x5");
     const char *const workflows[] = {"w2", "w3"};
     assert_string_equal(due_with((struct hf_due){.workflows = workflows, .n_workflows = 2}), "x5");
-    assert_ms(model_next_due(m, wall_ms()), 0);
+    assert_ms(next_due(), 0);
 }
 
 static void enqueue_again_with_its_id_is_the_same(void **state)
@@ -430,6 +432,24 @@ static void concurrency_hands_an_offer_on(void **state)
     assert_int_equal(begin_with("C", "x3", NULL, NULL, waits), -HF_HELD);
     assert_false(a.queued);
     assert_held_by("Q");
+}
+
+static void concurrency_is_told_where_there_is_room(void **state)
+{
+    struct hf_request limited = {.concurrency = 1};
+    begin_with("A", "x1", NULL, NULL, limited);
+    assert_int_equal(m->n_ready, 0);
+    finish("A", HF_OUTCOME_SUCCESS);
+    assert_int_equal(m->n_ready, 1);
+    assert_string_equal(m->ready[0], NAME);
+    begin_with("B", "x2", NULL, NULL, limited);
+    m->now_ms += TTL;
+    settle();
+    assert_state("x2", HF_PENDING);
+    assert_int_equal(m->n_ready, 2); /* it is ready, and so may be another one */
+    begin("C", "x3");
+    finish("C", HF_OUTCOME_SUCCESS);
+    assert_int_equal(m->n_ready, 0); /* without a limit there was room before */
 }
 
 /* ---- retries -------------------------------------------------------------------------------- */
@@ -657,6 +677,7 @@ int main(void)
         T(concurrency_refuses_a_begin),
         T(concurrency_counts_others_only),
         T(concurrency_hands_an_offer_on),
+        T(concurrency_is_told_where_there_is_room),
         T(retry_waits_longer_each_time_until_attempts_are_spent),
         T(retry_is_answered_as_pending_and_once_more_where_the_reply_was_lost),
         T(retry_of_what_was_lost_is_no_answer_to_a_zombie),

@@ -297,8 +297,8 @@ struct hf_pg_lock {
 };
 void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret);
 
-int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-               hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_pg_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+               struct hf_error *err);
 int hf_pg_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                  void *arg, struct hf_error *err);
 int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);

@@ -112,7 +112,8 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                  " ORDER BY name LIMIT ?4")                                                        \
     X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
               " total(taken_expired), total(taken_died), total(taken_rebooted), total(forced),"    \
-              " total(lost) FROM lock")                                                            \
+              " total(lost), (SELECT count(*) FROM execution WHERE state = 'PENDING'),"            \
+              " (SELECT count(*) FROM execution WHERE state = 'RUNNING') FROM lock")               \
     X(HEAD, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1"                      \
             " ORDER BY rank, ticket LIMIT ?2")                                                     \
     X(SELF, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1 AND lock_id = ?2")    \
@@ -189,7 +190,8 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
             " " HF_SQLITE_WAITING " AND priority = ?3 AND run_at <= ?4"                            \
             " ORDER BY run_at, seq LIMIT ?5)")                                                     \
     X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM"                       \
-              " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)")               \
+              " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)"                \
+              " RETURNING workflow")                                                               \
     X(READ, "BEGIN")                                                                               \
     X(PRUNE_ONCE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution WHERE once = 1"   \
                   " AND finished_at < ?1 AND state NOT IN ('PENDING','RUNNING')"                   \
@@ -380,7 +382,7 @@ int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_ex
                   size_t *ret_n, struct hf_error *err);
 int hf_sqlite_count(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                     struct hf_ask *ask, struct hf_error *err);
-int hf_sqlite_unpark(struct hf_store *store, const char *name, bool *ret_done,
+int hf_sqlite_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
                      struct hf_error *err);
 
 /* Park what else of the lock is due, as fx->park_due_ms says. */
@@ -391,14 +393,15 @@ int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effect
 int hf_sqlite_replace(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,
                       struct hf_error *err);
 
-/* When the next one that is not parked falls due after this; 0: none. Called with the mutex held. */
-int hf_sqlite_next_due(struct hf_sqlite *s, int64_t wall_ms, int64_t *ret, struct hf_error *err);
+/* When the next wanted one that is not parked falls due; 0: none. Called with the mutex held. */
+int hf_sqlite_next_due(struct hf_sqlite *s, const struct hf_due *wanted, int64_t *ret,
+                       struct hf_error *err);
 
 /* ---- idle.c --------------------------------------------------------------------------------- */
 
-int hf_sqlite_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-                   struct hf_error *err);
-void hf_sqlite_wake_idle(struct hf_store *store, size_t n);
+int hf_sqlite_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                   int64_t *ret_next_ms, struct hf_error *err);
+void hf_sqlite_wake_idle(struct hf_store *store, struct hf_ready *ready, size_t n);
 
 /* ---- retention.c ---------------------------------------------------------------------------- */
 
@@ -414,8 +417,8 @@ int hf_sqlite_prune_some(struct hf_sqlite *s, int64_t wall_ms, int64_t max, stru
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 
-int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                   hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_sqlite_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn,
+                   void *arg, struct hf_error *err);
 int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                      void *arg, struct hf_error *err);
 int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);

@@ -240,7 +240,8 @@ DECLARE
 BEGIN
     PERFORM holdfast.tell(l, t.now, CASE p_outcome WHEN 0 THEN 'released' ELSE 'finished' END, l.owner,
                           CASE WHEN p_outcome = 1 THEN 'succeeded'
-                               WHEN p_outcome = 2 AND p_reason = '' THEN format('failed with exit code %s', p_exit_code)
+                               WHEN p_outcome = 2 AND p_reason = '' AND p_has_exit_code THEN format('failed with exit code %s', p_exit_code)
+                               WHEN p_outcome = 2 AND p_reason = '' THEN 'failed'
                                ELSE p_reason END,
                           format('held for %s ms', holdfast.ms(t.now) - holdfast.ms(l.locked_at)));
     IF l.waiters > 0 THEN
