@@ -345,8 +345,8 @@ int hf_pg_executions(struct hf_store *store, const struct hf_execution_query *qu
 
 int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
               size_t *ret_n, struct hf_error *err);
-int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-               struct hf_error *err);
+int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+               int64_t *ret_next_ms, struct hf_error *err);
 
 /* After the commit: so many executions have become ready. Best effort: workers poll too. */
 void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);

@@ -61,14 +61,14 @@ static int wake_up(struct hf_postgres *s, const struct hf_lock_id *id, struct hf
     return r;
 }
 
-int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-               struct hf_error *err)
+int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+               int64_t *ret_next_ms, struct hf_error *err)
 {
     struct hf_postgres *s = hf_postgres_of(store);
     struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3)"};
     char channel[HF_PG_CHANNEL_LEN + 1];
     PGresult *result;
-    if (!ret_next_ms)
+    if (!wanted)
         return wake_up(s, id, err);
     hf_pg_channel(s->listener, id, channel);
     hf_pg_bind_id(&st, id);
