@@ -166,8 +166,9 @@ const struct cli_command cli_commands[] = {
      .summary = "Serve the store over HTTP",
      .details =
          "Locks for any language, and webhooks that start workflows: see /openapi.json, /metrics,\n"
-         "/healthz, /readyz. At loopback by default. SIGTERM: finish what is in flight, exit 0;\n"
-         "SIGHUP: read the workflows and tokens again.",
+         "/healthz, /readyz. At loopback by default. What it records is run, too, by a\n"
+         "process like holdfast work. SIGTERM: finish what is in flight, let commands end,\n"
+         "exit 0; SIGHUP: read the workflows and tokens again.",
      .run = cmd_serve},
     {.name = "token",
      .bit = CLI_TOKEN,

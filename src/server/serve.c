@@ -28,7 +28,15 @@ int64_t now_ms(void) { return now_us() / 1000; }
 /* ---- starting ------------------------------------------------------------------------------- */
 
 /* What a descriptor in the loop's epoll is; listeners follow. */
-enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_IDLE, FROM_GONE, FROM_LISTENERS };
+enum source {
+    FROM_LANES,
+    FROM_SIGNALS,
+    FROM_WATCH,
+    FROM_IDLE,
+    FROM_GONE,
+    FROM_RUNNER,
+    FROM_LISTENERS
+};
 
 static int add_source(struct server *server, int fd, unsigned source, struct hf_error *err)
 {
@@ -95,11 +103,15 @@ static int open_parts(struct server *server, struct hf_error *err)
 
 static int start(struct server *server, struct hf_error *err)
 {
+    int r = runner_open(server, err);
     raise_limits();
     hf_random(&server->id_high, sizeof server->id_high);
     server->idle.next = server->idle.prev = &server->idle;
     server->receiving.next = server->receiving.prev = &server->receiving;
-    int r = open_parts(server, err);
+    if (r >= 0)
+        r = open_parts(server, err);
+    if (r >= 0)
+        r = add_source(server, runner_fd(server), FROM_RUNNER, err);
     if (r >= 0)
         r = add_source(server, lanes_fd(server->lanes), FROM_LANES, err);
     if (r >= 0)
@@ -145,6 +157,7 @@ static void close_parts(struct server *server)
 
 static void drain(struct server *server)
 {
+    runner_stop(server);
     if (server->draining)
         return;
     server->draining = true;
@@ -174,7 +187,8 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
-    config_reload(server);
+    if (config_reload(server) >= 0)
+        runner_reload(server);
     notify_systemd("READY=1");
 }
 
@@ -202,6 +216,8 @@ static void take_event(struct server *server, unsigned source)
         claims_woken(server);
     else if (source == FROM_GONE)
         http_see_gone(server);
+    else if (source == FROM_RUNNER)
+        runner_ended(server);
     else
         server->listeners[source - FROM_LISTENERS].run = true;
 }
@@ -240,6 +256,7 @@ static int64_t tick(struct server *server)
     next_ms = earlier(next_ms, results_tick(server, at_ms));
     next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
+    next_ms = earlier(next_ms, runner_tick(server, at_ms));
     next_ms = earlier(next_ms, http_tick(server, at_ms));
     next_ms = earlier(next_ms, run_listeners(server, at_ms));
     if (server->draining)
@@ -249,7 +266,8 @@ static int64_t tick(struct server *server)
 
 static bool is_drained(const struct server *server)
 {
-    return server->draining && (!server->n_requests || now_ms() >= server->drain_until_ms);
+    return server->draining && runner_is_gone(server) &&
+           (!server->n_requests || now_ms() >= server->drain_until_ms);
 }
 
 static void loop(struct server *server)
@@ -297,11 +315,13 @@ int serve(const struct serve_options *opts, struct hf_error *err)
     log_open(opts->log_json);
     int r = start(server, err);
     if (r >= 0) {
+        runner_check_store(server);
         notify_systemd("READY=1");
         loop(server);
         finish(server);
     }
     close_parts(server);
+    runner_close(server);
     if (r >= 0)
         log_event("stopped", LOG_END);
     log_flush();

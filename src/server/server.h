@@ -11,7 +11,8 @@
  *   http.c     sends what request_answer() or request_problem() was given
  *
  * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
- * told, metrics.c what Prometheus is, config.c the workflows.
+ * told, metrics.c what Prometheus is, config.c the workflows, runner.c
+ * the process that runs them.
  */
 #ifndef HF_SERVER_SERVER_H
 #define HF_SERVER_SERVER_H
@@ -196,6 +197,7 @@ struct server {
     struct access *access;
     struct known *known; /* executions.c: by their ids */
     struct claims *claims;
+    struct runner *runner;
     uint64_t id_high, id_count;
     bool again; /* run the loop once more before it sleeps */
 };
@@ -287,9 +289,27 @@ bool webhook_is_to_be_signed(struct request *req);
 int config_open(struct server *server, struct hf_error *err);
 void config_close(struct server *server);
 /* Read it again; where it is bad the old one stays. Says so in the log. */
-void config_reload(struct server *server);
+int config_reload(struct server *server);
 /* The request needs its configuration no more. */
 void request_forget_config(struct request *req);
+
+/* ---- runner.c ------------------------------------------------------------------------------- */
+
+/* Before signals are blocked and limits raised: commands shall have what we were given. */
+int runner_open(struct server *server, struct hf_error *err);
+void runner_close(struct server *server);
+/* Once, when the lanes are open: without executions there is nothing to run. */
+void runner_check_store(struct server *server);
+/* Readable when it has ended: runner_ended(). */
+int runner_fd(const struct server *server);
+void runner_ended(struct server *server);
+/* Start it where there are workflows and it does not run; when to look again. */
+int64_t runner_tick(struct server *server, int64_t now_ms);
+/* It reads the workflows again. */
+void runner_reload(struct server *server);
+/* It claims nothing more and ends; again: it kills its commands at once. */
+void runner_stop(struct server *server);
+bool runner_is_gone(const struct server *server);
 
 /* ---- executions.c, claims.c ----------------------------------------------------------------- */
 
