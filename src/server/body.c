@@ -8,7 +8,7 @@
 #include "server.h"
 #include "text.h"
 
-bool decode_percent(const char *text, size_t n, char *ret, size_t size)
+static bool decode(const char *text, size_t n, bool plus_is_space, char *ret, size_t size)
 {
     static const char digits[] = "0123456789abcdef";
     size_t used = 0;
@@ -22,13 +22,24 @@ bool decode_percent(const char *text, size_t n, char *ret, size_t size)
             const char *low = strchr(digits, text[i + 2] | 32);
             c = (char)((high - digits) << 4 | (low - digits));
             i += 2;
-        }
+        } else if (c == '+' && plus_is_space)
+            c = ' ';
         if (used + 1 >= size || !c)
             return false;
         ret[used++] = c;
     }
     ret[used] = '\0';
     return hf_is_utf8(ret, used);
+}
+
+bool decode_percent(const char *text, size_t n, char *ret, size_t size)
+{
+    return decode(text, n, false, ret, size);
+}
+
+bool decode_query(const char *text, size_t n, char *ret, size_t size)
+{
+    return decode(text, n, true, ret, size);
 }
 
 bool body_is_token(const char *text)
@@ -41,7 +52,7 @@ bool query_int(struct request *req, const char *name, int64_t min, int64_t max, 
 {
     char text[24] = "", detail[160], *end;
     *ret = otherwise;
-    if (!MHD_lookup_connection_value(req->mhd, MHD_GET_ARGUMENT_KIND, name))
+    if (!request_has_query(req, name))
         return true;
     if (request_query(req, name, text, sizeof text) && text[0] >= '0' && text[0] <= '9') {
         *ret = strtoll(text, &end, 10);

@@ -17,22 +17,19 @@ struct waker {
     bool told_ready, is_woken, ended;
 };
 
-static ssize_t waker_read(void *arg, uint64_t at, char *to, size_t size)
+static ssize_t waker_read(void *arg, char *to, size_t size)
 {
     static const char ready[] = ": watching\n\n", woken[] = "event: woken\ndata: {}\n\n";
     struct waker *w = arg;
     const char *text = !w->told_ready ? ready : w->is_woken ? woken : NULL;
-    (void)at;
     if (w->ended || !w->req)
-        return MHD_CONTENT_READER_END_OF_STREAM;
+        return STREAM_END;
     if (text && strlen(text) <= size) {
         w->is_woken &= !w->told_ready;
         w->told_ready = true;
         memcpy(to, text, strlen(text));
         return (ssize_t)strlen(text);
     }
-    MHD_suspend_connection(w->req->mhd);
-    w->req->suspended = true;
     return 0;
 }
 
@@ -72,7 +69,7 @@ void wakes_drain(struct server *server)
     }
 }
 
-/* Watched from here on; the response that carries it owns it. */
+/* Watched from here on; the answer that carries it owns it. */
 static struct waker *waker_new(struct request *req, const char *id)
 {
     struct server *server = req->server;
@@ -108,15 +105,5 @@ void get_wakes(struct request *req)
         request_problem(req, HF_UNSUPPORTED, "this store can't wake; ask from time to time", NULL);
         return;
     }
-    req->stream =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 256, waker_read, w, waker_free);
-    if (!req->stream) {
-        waker_forget(req);
-        waker_free(w);
-        request_problem(req, HF_NOMEM, "out of memory", NULL);
-        return;
-    }
-    req->content_type = "text/event-stream";
-    request_answer(req, 200);
-    request_watch_client(req);
+    request_stream(req, &(struct stream_source){waker_read, waker_free, w});
 }
