@@ -7,7 +7,10 @@
 #include "server.h"
 #include "wire.h"
 
-enum { PIECE_SIZE = 16 << 10 }; /* of a stream */
+enum {
+    PIECE_SIZE = 16 << 10, /* of a stream */
+    SMALL = 4096           /* an answer that is sent together with its head */
+};
 
 static const char type_json[] = "application/json", type_problem[] = "application/problem+json";
 
@@ -131,8 +134,10 @@ static void send_begin(struct request *req)
                   (req->head.is_old && (!req->head.keep_alive || req->stream.read));
     put_head(req, head);
     size_t n_body = is_head(req) || req->stream.read ? 0 : req->answer.len;
+    if (n_body <= SMALL) /* one part costs the kernel less than two */
+        hf_buf_add(head, req->answer.data, n_body);
     struct iovec parts[] = {{head->data, head->len}, {req->answer.data, n_body}};
-    connection_send(c, parts, n_body ? 2 : 1);
+    connection_send(c, parts, n_body > SMALL ? 2 : 1);
 }
 
 /* The next piece of a stream. False: there is none for now. */

@@ -263,7 +263,8 @@ static size_t try_to_send(struct connection *c, struct iovec *parts, size_t n)
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
     if (c->broken || c->unsent.len > c->sent)
         return 0;
-    ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL);
+    ssize_t sent = n == 1 ? send(c->fd, parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL)
+                          : sendmsg(c->fd, &message, MSG_NOSIGNAL);
     if (sent >= 0)
         return (size_t)sent;
     c->broken = errno != EAGAIN && errno != EINTR;

@@ -34,6 +34,7 @@ struct lane {
     struct hf *hf;
     pthread_t thread;
     bool started;
+    bool is_here;          /* it has no thread: lanes_flush() does the work */
     struct queue gathered; /* only of the thread that puts */
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t todo;
@@ -99,22 +100,22 @@ static void work(struct hf *hf, struct batch *b)
         apply_batch(hf, b);
 }
 
-/* What can be done together, from the head of the queue. Called with the mutex held. */
-static void fill(struct lane *lane, struct batch *b)
+/* What can be done together, from the head of the queue. */
+static void fill(struct batch *b, struct queue *q)
 {
     b->n = 0;
-    while (lane->queue.first && b->n < BATCH_MAX) {
-        struct job *job = lane->queue.first;
+    while (q->first && b->n < BATCH_MAX) {
+        struct job *job = q->first;
         if (job->work && b->n)
             break;
-        lane->queue.first = job->next;
+        q->first = job->next;
         b->jobs[b->n] = job;
         b->asks[b->n++] = job->ask;
         if (job->work)
             break;
     }
-    if (!lane->queue.first)
-        lane->queue.end = &lane->queue.first;
+    if (!q->first)
+        q->end = &q->first;
 }
 
 static void *lane_main(void *arg)
@@ -128,7 +129,7 @@ static void *lane_main(void *arg)
             break;
         struct batch *b = lane->spare;
         lane->spare = b->next;
-        fill(lane, b);
+        fill(b, &lane->queue);
         pthread_mutex_unlock(&lane->mutex);
         work(lane->hf, b);
         pthread_mutex_lock(&lane->mutex);
@@ -147,27 +148,31 @@ int lanes_fd(const struct lanes *lanes) { return lanes->event_fd; }
 
 struct hf *lanes_handle(struct lanes *lanes, enum lane_name lane) { return lanes->of[lane].hf; }
 
-static void look(struct hf *hf, struct job *job)
-{
-    struct hf_answer answer;
-    struct hf_error err;
-    int r = hf_apply(hf, &job->ask, 1, &answer, &err);
-    job->done(job, r, &answer, &err);
-}
-
 void lane_put(struct lanes *lanes, enum lane_name lane, struct job *job)
 {
-    if (lane == LANE_READ && hf_is_local(lanes->of[lane].hf))
-        look(lanes->of[lane].hf, job);
-    else
-        queue_add(&lanes->of[lane].gathered, job);
+    queue_add(&lanes->of[lane].gathered, job);
+}
+
+static void give_back(struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        b->jobs[i]->done(b->jobs[i], b->codes[i], &b->answers[i], &b->err);
+}
+
+static void work_here(struct lane *lane)
+{
+    while (lane->gathered.first) {
+        fill(lane->spare, &lane->gathered);
+        work(lane->hf, lane->spare);
+        give_back(lane->spare);
+    }
 }
 
 void lanes_flush(struct lanes *lanes)
 {
     for (int i = 0; i < N_LANES; i++) {
         struct lane *lane = &lanes->of[i];
-        if (!lane->gathered.first)
+        if (!lane->gathered.first || lane->is_here)
             continue;
         pthread_mutex_lock(&lane->mutex);
         *lane->queue.end = lane->gathered.first;
@@ -176,6 +181,9 @@ void lanes_flush(struct lanes *lanes)
         pthread_mutex_unlock(&lane->mutex);
         queue_init(&lane->gathered);
     }
+    for (int i = 0; i < N_LANES; i++) /* after the others have begun */
+        if (lanes->of[i].is_here)
+            work_here(&lanes->of[i]);
 }
 
 static void deliver(struct lane *lane)
@@ -188,8 +196,7 @@ static void deliver(struct lane *lane)
         pthread_mutex_unlock(&lane->mutex);
         if (!b)
             return;
-        for (size_t i = 0; i < b->n; i++)
-            b->jobs[i]->done(b->jobs[i], b->codes[i], &b->answers[i], &b->err);
+        give_back(b);
         pthread_mutex_lock(&lane->mutex);
         b->next = lane->spare;
         lane->spare = b;
@@ -211,6 +218,7 @@ void lanes_deliver(struct lanes *lanes)
 static int lane_open(struct lane *lane, const char *url, struct hf_error *err)
 {
     int r = hf_open(url, &lane->hf, err);
+    lane->is_here = r >= 0 && lane == &lane->lanes->of[LANE_READ] && hf_is_local(lane->hf);
     for (int i = 0; r >= 0 && i < BATCHES; i++) {
         struct batch *b = malloc(sizeof *b);
         if (!b)
@@ -218,7 +226,7 @@ static int lane_open(struct lane *lane, const char *url, struct hf_error *err)
         b->next = lane->spare;
         lane->spare = b;
     }
-    if (r < 0)
+    if (r < 0 || lane->is_here)
         return r;
     int failed = pthread_create(&lane->thread, NULL, lane_main, lane);
     if (failed)

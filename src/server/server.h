@@ -42,6 +42,7 @@ enum {
     PAGE_DEFAULT = 100,
     PAGE_MAX = 1000,
     REQUEST_ID_MAX = 64,
+    WAKER_BUCKETS = 1024,
 };
 #define WAIT_MAX_MS (INT64_C(24) * 3600 * 1000)
 
@@ -208,7 +209,7 @@ struct server {
     time_t dated;
     struct waits *waits;
     struct streams *streams;
-    struct waker *wakers; /* wakes.c: their list */
+    struct waker *wakers[WAKER_BUCKETS]; /* wakes.c: by lock id */
     struct metrics *metrics;
     struct access *access;
     uint64_t id_high, id_count;
