@@ -232,8 +232,8 @@ bool connection_receive(struct connection *c, size_t *ret_n)
     *ret_n = n;
     if (n && !c->looked_at)
         return true;
-    *ret_n += c->tls ? receive_ciphered(c, room + n, ROOM_SIZE - n)
-                     : receive(c, room + n, ROOM_SIZE - n);
+    *ret_n +=
+        c->tls ? receive_ciphered(c, room + n, ROOM_SIZE - n) : receive(c, room + n, ROOM_SIZE - n);
     return *ret_n > n;
 }
 

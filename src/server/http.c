@@ -9,7 +9,7 @@
 #include "server.h"
 
 enum {
-    AT_ONCE = 16,        /* requests of one connection before the others have their turn */
+    AT_ONCE = 32,        /* steps of one connection before the others have their turn */
     READY_AT_ONCE = 1024 /* connections in one go */
 };
 
@@ -87,8 +87,7 @@ static void take_headers(struct request *req)
     req->header.host = req->head.host;
     while (head_next_field(&at, &name, &value))
         for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-            if ((name[0] | 32) == (wanted[i].name[0] | 32) &&
-                strcasecmp(name, wanted[i].name) == 0)
+            if ((name[0] | 32) == (wanted[i].name[0] | 32) && strcasecmp(name, wanted[i].name) == 0)
                 *wanted[i].at = value;
 }
 
@@ -250,29 +249,35 @@ static void finish(struct connection *c)
         connection_due(c, &c->listener->server->idle, IDLE_MS);
 }
 
+/* One step. False: something must happen before the next. */
+static bool go_on(struct connection *c)
+{
+    struct request *req = c->req;
+    if (!connection_flush(c))
+        return false;
+    if (c->lingering) {
+        connection_linger(c);
+        return false;
+    }
+    if (req && req->answered) {
+        if (!answer_send(req))
+            return false;
+        finish(c);
+        return true;
+    }
+    bool with_a_lane = req && req->arrived; /* or it waits */
+    return !with_a_lane && receive(c);
+}
+
 static void advance(struct connection *c)
 {
-    for (int n = 0; !c->closed; n++) {
-        struct request *req = c->req;
-        if (c->broken || (req && req->left))
-            connection_close(c);
-        else if (!connection_flush(c))
-            return;
-        else if (c->lingering) {
-            connection_linger(c);
-            return;
-        } else if (req && req->answered) {
-            if (!answer_send(req))
-                return;
-            finish(c);
-        } else if (req && req->arrived)
-            return; /* a lane has it, or it waits */
-        else if (n == AT_ONCE) {
-            connection_ready(c);
-            return;
-        } else if (!receive(c))
-            return;
-    }
+    int n = 0;
+    while (!c->broken && !(c->req && c->req->left) && go_on(c) && ++n < AT_ONCE)
+        continue;
+    if (c->broken || (c->req && c->req->left))
+        connection_close(c);
+    else if (n == AT_ONCE)
+        connection_ready(c);
 }
 
 void http_run(struct server *server)

@@ -4,9 +4,9 @@
 #include <strings.h>
 
 enum {
-    DIGITS_MAX = 15,          /* of a Content-Length: far beyond what is accepted */
-    CHUNK_DIGITS_MAX = 8,     /* of a chunk's size */
-    EXTRA_MAX = 4096,         /* bytes of a chunk's extension, or of all trailers */
+    DIGITS_MAX = 15,      /* of a Content-Length: far beyond what is accepted */
+    CHUNK_DIGITS_MAX = 8, /* of a chunk's size */
+    EXTRA_MAX = 4096,     /* bytes of a chunk's extension, or of all trailers */
 };
 
 static const char twice[] = "the length of the body is given twice; send either one Content-Length "
@@ -42,12 +42,13 @@ static bool is_value(const char *text, size_t n)
     return true;
 }
 
+/* A path, and perhaps a query: nobody uses this service as a proxy. */
 static bool is_target(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)text[i] <= ' ' || (unsigned char)text[i] >= 0x7f)
             return false;
-    return n > 0;
+    return n > 0 && text[0] == '/';
 }
 
 /* ---- where the head ends -------------------------------------------------------------------- */

@@ -23,10 +23,10 @@ struct head {
     const char *fields;                /* see head_next_field() */
     bool is_old;                       /* HTTP/1.0 */
     bool chunked;
-    bool close;         /* the client wants no more answers on this connection */
-    bool keep_alive;    /* ... or says that it does */
-    bool wants_go_on;   /* it waits for 100 Continue before it sends the body */
-    uint64_t length;    /* of the body, where it is not chunked */
+    bool close;       /* the client wants no more answers on this connection */
+    bool keep_alive;  /* ... or says that it does */
+    bool wants_go_on; /* it waits for 100 Continue before it sends the body */
+    uint64_t length;  /* of the body, where it is not chunked */
     const char *host;
 };
 

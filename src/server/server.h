@@ -29,9 +29,9 @@
 
 enum {
     LISTENERS_MAX = 8,
-    ANSWER_MAX = 8 << 20, /* bytes of one answer */
-    BODY_MAX = 64 << 10,  /* of a JSON body */
-    DEPTH_MAX = 16,       /* of nesting in one */
+    ANSWER_MAX = 8 << 20,   /* bytes of one answer */
+    BODY_MAX = 64 << 10,    /* of a JSON body */
+    DEPTH_MAX = 16,         /* of nesting in one */
     HEADERS_MAX = 12 << 10, /* of a request's head */
     ROOM_SIZE = 64 << 10,   /* what is received at once; more than a head */
     IDLE_MS = 60000,        /* a connection without a request is closed after so long */
@@ -53,8 +53,8 @@ struct listener {
     int fd;
     char address[200]; /* for people */
     bool is_unix, tls;
-    bool made;    /* the Unix socket's file is ours to remove */
-    bool watched; /* its descriptor is in the loop's epoll: new clients are welcome */
+    bool made;              /* the Unix socket's file is ours to remove */
+    bool watched;           /* its descriptor is in the loop's epoll: new clients are welcome */
     int64_t pause_until_ms; /* 0: they are, unless there are too many */
     size_t n_connections;
 };
