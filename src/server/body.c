@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "plain.h"
 #include "server.h"
 #include "text.h"
 
@@ -144,32 +145,31 @@ static const struct field {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
-static bool read_text(const struct field *f, const json_t *value, struct fields *ret)
+static bool read_text(const struct field *f, const struct member *m, struct fields *ret)
 {
-    const char *text = json_string_value(value);
-    if (!text || hf_check_text(f->name, text, (size_t)f->max, NULL) < 0)
+    if (m->kind != VALUE_TEXT || hf_check_text(f->name, m->text, (size_t)f->max, NULL) < 0)
         return false;
-    if (f->bit == FIELD_TOKEN && !body_is_token(text))
+    if (f->bit == FIELD_TOKEN && !body_is_token(m->text))
         return false;
-    *(const char **)((char *)ret + f->offset) = text;
+    *(const char **)((char *)ret + f->offset) = m->text;
     return true;
 }
 
-static bool read_duration(const json_t *value, int64_t *ret_ms)
+static bool read_duration(const struct member *m, int64_t *ret_ms)
 {
-    if (json_is_string(value))
-        return hf_parse_duration(json_string_value(value), ret_ms, NULL) == 0;
-    double s = json_number_value(value);
+    if (m->kind == VALUE_TEXT)
+        return hf_parse_duration(m->text, ret_ms, NULL) == 0;
+    double s = m->kind == VALUE_WHOLE ? (double)m->whole : m->real;
     *ret_ms = (int64_t)(s * 1000);
-    return json_is_number(value) && s >= 0 && s < 1e10;
+    return (m->kind == VALUE_WHOLE || m->kind == VALUE_REAL) && s >= 0 && s < 1e10;
 }
 
-static bool read_field(const struct field *f, const json_t *value, struct fields *ret)
+static bool read_field(const struct field *f, const struct member *m, struct fields *ret)
 {
-    int64_t number = json_integer_value(value);
+    int64_t number = m->whole;
     if (f->type == TEXT)
-        return read_text(f, value, ret);
-    if (f->type == DURATION ? !read_duration(value, &number) : !json_is_integer(value))
+        return read_text(f, m, ret);
+    if (f->type == DURATION ? !read_duration(m, &number) : m->kind != VALUE_WHOLE)
         return false;
     if (number < f->min || number > f->max)
         return false;
@@ -196,35 +196,70 @@ static void refuse_unknown(struct request *req, const char *name, unsigned allow
     request_problem(req, HF_INVALID, detail, NULL);
 }
 
+struct reading {
+    unsigned allowed, seen;
+    struct fields *ret;
+};
+
+/* False: answered with a problem. */
+static bool take_member(struct request *req, struct reading *r, const struct member *m)
+{
+    char detail[300];
+    const struct field *f = find_field(m->name, r->allowed);
+    if (!f) {
+        refuse_unknown(req, m->name, r->allowed);
+        return false;
+    }
+    if (m->kind == VALUE_NULL)
+        return true;
+    if (!read_field(f, m, r->ret))
+        snprintf(detail, sizeof detail, "the field %s must be %s", f->name, f->expected);
+    else if (r->seen & f->bit)
+        snprintf(detail, sizeof detail, "%s is given twice, as a duration and in milliseconds",
+                 f->name);
+    else {
+        r->seen |= f->bit;
+        return true;
+    }
+    request_problem(req, HF_INVALID, detail, NULL);
+    return false;
+}
+
+static struct member member_of(const char *name, const json_t *value)
+{
+    return (struct member){.name = name,
+                           .kind = json_is_null(value)      ? VALUE_NULL
+                                   : json_is_string(value)  ? VALUE_TEXT
+                                   : json_is_integer(value) ? VALUE_WHOLE
+                                   : json_is_real(value)    ? VALUE_REAL
+                                                            : VALUE_OTHER,
+                           .text = json_string_value(value),
+                           .whole = json_integer_value(value),
+                           .real = json_real_value(value)};
+}
+
 bool body_read(struct request *req, unsigned allowed, struct fields *ret)
 {
+    struct member members[PLAIN_MAX];
+    struct reading r = {.allowed = allowed, .ret = ret};
     *ret = (struct fields){.ttl_ms = -1, .wait_ms = -1, .fence = -1};
+    if (!req->body.len)
+        return true;
+    ssize_t n = plain_read(req->body.data, req->body.len, members);
+    for (ssize_t i = 0; i < n; i++)
+        if (!take_member(req, &r, &members[i]))
+            return false;
+    if (n >= 0)
+        return true;
     if (!body_parse(req))
         return false;
     const char *name;
     json_t *value;
-    unsigned seen = 0;
-    char detail[300];
     json_object_foreach(req->json, name, value)
     {
-        const struct field *f = find_field(name, allowed);
-        if (!f) {
-            refuse_unknown(req, name, allowed);
+        struct member m = member_of(name, value);
+        if (!take_member(req, &r, &m))
             return false;
-        }
-        if (json_is_null(value))
-            continue;
-        if (!read_field(f, value, ret))
-            snprintf(detail, sizeof detail, "the field %s must be %s", f->name, f->expected);
-        else if (seen & f->bit)
-            snprintf(detail, sizeof detail, "%s is given twice, as a duration and in milliseconds",
-                     f->name);
-        else {
-            seen |= f->bit;
-            continue;
-        }
-        request_problem(req, HF_INVALID, detail, NULL);
-        return false;
     }
     return true;
 }

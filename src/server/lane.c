@@ -41,6 +41,7 @@ struct lane {
     struct queue queue;
     struct batch *spare, *done, **done_end;
     bool closing;
+    bool starved; /* it waits for a spare batch */
 };
 
 struct lanes {
@@ -118,25 +119,36 @@ static void fill(struct batch *b, struct queue *q)
         q->end = &q->first;
 }
 
+/* Wait for something to do, and take it. NULL: there will be no more. Called with the mutex held. */
+static struct batch *next_batch(struct lane *lane)
+{
+    while ((!lane->queue.first || !lane->spare) && !(lane->closing && !lane->queue.first)) {
+        lane->starved = lane->queue.first;
+        pthread_cond_wait(&lane->todo, &lane->mutex);
+    }
+    lane->starved = false;
+    if (!lane->queue.first)
+        return NULL;
+    struct batch *b = lane->spare;
+    lane->spare = b->next;
+    fill(b, &lane->queue);
+    return b;
+}
+
 static void *lane_main(void *arg)
 {
     struct lane *lane = arg;
     pthread_mutex_lock(&lane->mutex);
-    for (;;) {
-        while ((!lane->queue.first || !lane->spare) && !(lane->closing && !lane->queue.first))
-            pthread_cond_wait(&lane->todo, &lane->mutex);
-        if (!lane->queue.first)
-            break;
-        struct batch *b = lane->spare;
-        lane->spare = b->next;
-        fill(b, &lane->queue);
+    for (struct batch *b; (b = next_batch(lane));) {
         pthread_mutex_unlock(&lane->mutex);
         work(lane->hf, b);
         pthread_mutex_lock(&lane->mutex);
         b->next = NULL;
         *lane->done_end = b;
         lane->done_end = &b->next;
+        pthread_mutex_unlock(&lane->mutex); /* or whoever is woken would wait for it */
         eventfd_write(lane->lanes->event_fd, 1);
+        pthread_mutex_lock(&lane->mutex);
     }
     pthread_mutex_unlock(&lane->mutex);
     return NULL;
@@ -177,8 +189,8 @@ void lanes_flush(struct lanes *lanes)
         pthread_mutex_lock(&lane->mutex);
         *lane->queue.end = lane->gathered.first;
         lane->queue.end = lane->gathered.end;
-        pthread_cond_signal(&lane->todo);
         pthread_mutex_unlock(&lane->mutex);
+        pthread_cond_signal(&lane->todo);
         queue_init(&lane->gathered);
     }
     for (int i = 0; i < N_LANES; i++) /* after the others have begun */
@@ -186,22 +198,33 @@ void lanes_flush(struct lanes *lanes)
             work_here(&lanes->of[i]);
 }
 
+static struct batch *take_done(struct lane *lane)
+{
+    pthread_mutex_lock(&lane->mutex);
+    struct batch *done = lane->done;
+    lane->done = NULL;
+    lane->done_end = &lane->done;
+    pthread_mutex_unlock(&lane->mutex);
+    return done;
+}
+
+static void put_spare(struct lane *lane, struct batch *b)
+{
+    pthread_mutex_lock(&lane->mutex);
+    b->next = lane->spare;
+    lane->spare = b;
+    bool starved = lane->starved;
+    pthread_mutex_unlock(&lane->mutex);
+    if (starved)
+        pthread_cond_signal(&lane->todo);
+}
+
 static void deliver(struct lane *lane)
 {
-    for (;;) {
-        pthread_mutex_lock(&lane->mutex);
-        struct batch *b = lane->done;
-        if (b && !(lane->done = b->next))
-            lane->done_end = &lane->done;
-        pthread_mutex_unlock(&lane->mutex);
-        if (!b)
-            return;
+    for (struct batch *b = take_done(lane), *next; b; b = next) {
+        next = b->next;
         give_back(b);
-        pthread_mutex_lock(&lane->mutex);
-        b->next = lane->spare;
-        lane->spare = b;
-        pthread_cond_signal(&lane->todo);
-        pthread_mutex_unlock(&lane->mutex);
+        put_spare(lane, b);
     }
 }
 

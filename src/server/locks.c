@@ -202,6 +202,8 @@ void post_force(struct request *req)
     char client[64], by[HF_OWNER_MAX + 1];
     describe_client(req, client, sizeof client);
     snprintf(by, sizeof by, "%s through the service", client);
+    if (!req->json)
+        req->json = json_object();
     json_object_set_new(req->json, "by", json_string(by)); /* lives as long as the job */
     req->job.ask = (struct hf_request){.op = HF_OP_FORCE,
                                        .name = req->name,

@@ -331,7 +331,7 @@ enum {
 
 /* Bounded, no duplicate keys, an object. It is kept in req->json. False: answered with a problem. */
 bool body_parse(struct request *req);
-/* The same, and its fields, of which no others may be there. */
+/* Its fields, of which no others may be there; req->json is not always made. */
 bool body_read(struct request *req, unsigned allowed, struct fields *ret);
 bool body_is_token(const char *text);
 bool decode_percent(const char *text, size_t n, char *ret, size_t size);

@@ -11,7 +11,7 @@
 
 #include "sqlite_store.h"
 
-enum { MANY = 256, HEAD = offsetof(struct hf_record, head) };
+enum { MANY = 256, WAYS = 4, HEAD = offsetof(struct hf_record, head) };
 
 struct hf_sqlite_known {
     uint64_t of; /* the `known_from` it was kept in; 0: never */
@@ -24,12 +24,26 @@ static const struct hf_record *record_of(const struct hf_sqlite_known *k)
     return (const struct hf_record *)k->record;
 }
 
-static struct hf_sqlite_known *place_of(struct hf_sqlite *s, const char *name)
+static bool is_of(const struct hf_sqlite *s, const struct hf_sqlite_known *k, const char *name)
+{
+    return k->of == s->known_from && strcmp(record_of(k)->name, name) == 0;
+}
+
+/* Where the name is kept, or else where it would be: in one of a few places, a free one if there is. */
+static struct hf_sqlite_known *place_of(const struct hf_sqlite *s, const char *name)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
-    for (; *name && s->n_known > 1; name++)
-        hash = (hash ^ (unsigned char)*name) * 16777619u;
-    return s->n_known ? &s->known[hash % s->n_known] : NULL;
+    for (const char *at = name; *at && s->n_known > 1; at++)
+        hash = (hash ^ (unsigned char)*at) * 16777619u;
+    struct hf_sqlite_known *free_one = NULL;
+    for (uint32_t i = 0; i < WAYS && s->n_known; i++) {
+        struct hf_sqlite_known *k = &s->known[(hash + i) % s->n_known];
+        if (is_of(s, k, name))
+            return k;
+        if (!free_one && k->of != s->known_from)
+            free_one = k;
+    }
+    return free_one || !s->n_known ? free_one : &s->known[hash % s->n_known];
 }
 
 void hf_sqlite_know_many(struct hf_sqlite *s)
@@ -58,7 +72,7 @@ void hf_sqlite_keep_known(struct hf_sqlite *s, const struct hf_record *rec)
 bool hf_sqlite_find_known(struct hf_sqlite *s, const char *name, struct hf_record *ret)
 {
     struct hf_sqlite_known *k = place_of(s, name);
-    if (!k || k->of != s->known_from || strcmp(record_of(k)->name, name) != 0)
+    if (!k || !is_of(s, k, name))
         return false;
     if (record_of(k)->grant.execution_id[0] && k != s->last_known)
         return false;
