@@ -275,6 +275,7 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
 static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
 {
     struct hf_sqlite_cursor from = {stmt, 0};
+    *ret = (struct hf_waiter){0};
     take_id(&from, &ret->id);
     ret->priority = (int32_t)-hf_sqlite_take_int(&from);
     ret->ticket = hf_sqlite_take_int(&from);
@@ -404,9 +405,11 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
     sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LOCK, err);
     if (!stmt)
         return -HF_UNAVAILABLE;
-    memset(ret, 0, sizeof *ret);
+    ret->n_head = ret->n_waiters = 0;
+    ret->has_self = false;
     if (s->writing && hf_sqlite_find_known(s, name, ret))
         return 0;
+    memset(ret, 0, offsetof(struct hf_record, head)); /* what is behind it is large */
     snprintf(ret->name, sizeof ret->name, "%s", name);
     int r = find_row(s, stmt, name, err);
     if (r <= 0)
