@@ -74,8 +74,8 @@ static char *write_pgbench_script(const struct bench_env *env)
     return path;
 }
 
-/* pgbench's clients share two threads, ours are processes: the bare loop is the like-for-like peer,
-   and pgbench shows that the loop is no straw man. */
+/* pgbench's clients share two threads, ours are processes: so the bare statements are also sent by a
+   loop like ours, which is the harder peer. */
 void bench_pg_pairs(const struct bench_env *env)
 {
     char *our_url = our_database(env, "pairs_ours", NAMES);
@@ -88,7 +88,8 @@ void bench_pg_pairs(const struct bench_env *env)
                                    {pgbench_slice, &pgbench, {0}}};
         bench_contest(all, 3, env->quick ? 3 : 10, INT64_C(1000000000));
         report_pairs(format("pairs/s, %d client(s), postgres: vs bare", n), &all[0], &all[1], 0.85);
-        report_pairs(format("pairs/s, %d client(s), postgres: vs pgbench", n), &all[0], &all[2], 0);
+        report_pairs(format("pairs/s, %d client(s), postgres: vs pgbench", n), &all[0], &all[2],
+                     0.85);
     }
 }
 

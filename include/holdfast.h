@@ -423,12 +423,20 @@ HF_API int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t m
                     struct hf_claimed *ret, size_t *ret_n, struct hf_error *err);
 
 /*
+ * Those that hf_claim() would try to take now, in its order, without the first `skip`; nothing is
+ * taken. For a program that claims for many by hf_apply().
+ */
+HF_API int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t skip, size_t max,
+                  struct hf_execution *ret, size_t *ret_n, struct hf_error *err);
+
+/*
  * A worker that finds nothing to claim sleeps until there is something:
  *
  *     hf_idle_open(hf, &idle, &err)
  *     hf_claim() claimed nothing:
  *         hf_idle_begin(idle, &next, &err)    from now on the store may wake us; then claim once more
- *         poll hf_idle_fd(idle) until it is readable or hf_clock reaches `next`, then claim
+ *         poll hf_idle_fd(idle) until it is readable or the wall clock reaches `next`
+ *         hf_idle_end(idle)                   whom nobody need wake; then claim
  *
  * Of those that sleep one is woken for each execution that becomes ready. -HF_UNSUPPORTED from open:
  * the engine can't wake; claim every few seconds, with jitter.
@@ -441,6 +449,9 @@ HF_API int hf_idle_fd(const struct hf_idle *idle);
 
 /* *ret_next_ms: when, since 1970, the next one that is known falls due; 0: none is known. */
 HF_API int hf_idle_begin(struct hf_idle *idle, int64_t *ret_next_ms, struct hf_error *err);
+
+/* It is awake, for whatever reason: the next wake-up is for another one. */
+HF_API void hf_idle_end(struct hf_idle *idle);
 
 /*
  * The command is about to be started: on disk before this returns, and the lease is renewed. Where
@@ -504,6 +515,13 @@ struct hf_execution_query {
 typedef int (*hf_execution_fn)(void *arg, const struct hf_execution *execution);
 HF_API int hf_executions(struct hf *hf, const struct hf_execution_query *query, hf_execution_fn fn,
                          void *arg, struct hf_error *err);
+
+/*
+ * The last key, in the order of their bytes, of those that executions of `workflow` have (`once` does
+ * not count) and that are neither before `from` nor behind `to`. -HF_NOT_FOUND: there is none.
+ */
+HF_API int hf_last_key(struct hf *hf, const char *workflow, const char *from, const char *to,
+                       char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
 /* ---- keeping -------------------------------------------------------------------------------- */
 
@@ -577,7 +595,8 @@ HF_API void *hf_watch_next(struct hf_watch *watch);
 
 /* `token`: or the lock id that stands for it. `arg`, not NULL, is what hf_watch_next() answers. */
 HF_API int hf_watch_add(struct hf_watch *watch, const char *token, void *arg, struct hf_error *err);
-HF_API void hf_watch_remove(struct hf_watch *watch, const char *token);
+/* Only if it was added with this `arg`: who was added after it stays. */
+HF_API void hf_watch_remove(struct hf_watch *watch, const char *token, const void *arg);
 
 /* Look after the processes just ahead of it. False: they are dead already, ask again at once. */
 HF_API bool hf_watch_behind(struct hf_watch *watch, const char *name, const char *token);
@@ -716,6 +735,7 @@ struct hf_request {
     enum hf_overlap overlap; /* enqueue, without run_at_ms */
     int32_t queue_limit;     /* enqueue */
     bool claim; /* acquire: for the PENDING execution_id, else -HF_RACED; the rest is as recorded */
+    bool verifies; /* claim: also where it is to be found out first whether it was done */
     /* extend, release: the lease's execution */
     bool spawned;            /* extend: the command is about to be started */
     enum hf_outcome outcome; /* release: how it ended */
@@ -745,6 +765,13 @@ struct hf_answer {
  */
 HF_API int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n,
                     struct hf_answer *answers, struct hf_error *err);
+
+/* What a refusal says, in the words of the other functions: the answer's code, and `err` filled. */
+HF_API int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
+                      struct hf_error *err);
+
+/* Is it a request that hf_apply() takes, whatever the store then answers? Else -HF_INVALID, ... */
+HF_API int hf_check_request(const struct hf_request *request, struct hf_error *err);
 
 /* ---- small tools ---------------------------------------------------------------------------- */
 

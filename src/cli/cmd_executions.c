@@ -195,6 +195,9 @@ static int retry_one(struct cli *cli, struct hf *hf, const struct hf_execution *
     options.retry_of = old->id;
     options.on_lost = old->on_lost;
     options.max_attempts = old->max_attempts;
+    options.retry_backoff_ms = old->retry_backoff_ms;
+    options.concurrency = old->concurrency;
+    options.overlap = HF_OVERLAP_QUEUE;
     if (hf_execution_data(hf, old->id, HF_DATA_INPUT, keep_bytes, &input, &err) < 0)
         code = cli_fail(cli, &err);
     options.input = input.data;

@@ -116,6 +116,11 @@ static int check_execution(const struct hf_request *req, struct hf_error *err)
         return hf_fail(err, HF_INVALID, "what is to happen once needs a key");
     if ((unsigned)req->on_lost > HF_ON_LOST_VERIFY || req->max_attempts < 0)
         return hf_fail(err, HF_INVALID, "there is no such on_lost, or a negative max_attempts");
+    if ((unsigned)req->overlap > HF_OVERLAP_CANCEL || req->queue_limit < 0 || req->concurrency < 0)
+        return hf_fail(err, HF_INVALID,
+                       "there is no such overlap, or a negative queue_limit or concurrency");
+    if (req->retry_backoff_ms < 0 || req->retry_backoff_ms > HF_TTL_MAX_MS)
+        return hf_fail(err, HF_INVALID, "a retry waits between 0 ms and 366 days");
     if (req->input_size > HF_INPUT_MAX)
         return hf_fail(err, HF_TOO_LARGE, "the input has %zu bytes; at most %d are kept",
                        req->input_size, HF_INPUT_MAX);
@@ -125,11 +130,12 @@ static int check_execution(const struct hf_request *req, struct hf_error *err)
     return 0;
 }
 
-static int check_request(const struct hf_request *req, struct hf_error *err)
+int hf_check_request(const struct hf_request *req, struct hf_error *err)
 {
     if ((unsigned)req->op > HF_OP_CANCEL)
         return hf_fail(err, HF_INVALID, "there is no operation %d", (int)req->op);
-    int r = hf_check_name(req->name, err);
+    int r = req->name ? hf_check_name(req->name, err)
+                      : hf_fail(err, HF_INVALID, "a request needs a name");
     if (r >= 0 && req->token)
         r = check_token(req->token, err);
     else if (r >= 0 && needs_token(req->op))
@@ -152,15 +158,34 @@ int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n, struct 
 {
     int r = hf_check_handle(hf, err);
     for (size_t i = 0; r >= 0 && i < n; i++)
-        r = check_request(&requests[i], err);
+        r = hf_check_request(&requests[i], err);
     if (r < 0 || n == 0)
         return r;
-    return hf->store->ops->apply(hf->store, requests, n, answers, err);
+    int64_t sent_ms = hf_clock_boot_ms();
+    r = hf->store->ops->apply(hf->store, requests, n, answers, err);
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        if (answers[i].code >= 0 && answers[i].lease.ttl_ms)
+            answers[i].lease.deadline_ms = hf_deadline_ms(sent_ms, answers[i].lease.ttl_ms);
+    return r;
 }
 
 /* ---- asking --------------------------------------------------------------------------------- */
 
-/* What a refusal says of `what`: who holds it, in the words of hf_describe_status. */
+/* A start may be refused though its lock is free. */
+static void refuse_held(const struct hf_request *request, const struct hf_answer *answer,
+                        const char *who, struct hf_error *err)
+{
+    if (answer->holder.state == HF_STATE_HELD || !request->workflow)
+        hf_fail(err, HF_HELD, "%s", who);
+    else if (answer->holder.execution_id[0])
+        hf_fail(err, HF_HELD, "%s has an execution that runs or waits: %s", request->name,
+                answer->holder.execution_id);
+    else
+        hf_fail(err, HF_HELD,
+                "%s has as many executions running as it may; try again when one has ended",
+                request->workflow);
+}
+
 int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
                struct hf_error *err)
 {
@@ -170,7 +195,11 @@ int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
     hf_describe_status(&answer->holder, who, sizeof who);
     switch (-answer->code) {
     case HF_HELD:
-        hf_fail(err, HF_HELD, "%s", who);
+        refuse_held(request, answer, who, err);
+        break;
+    case HF_QUEUE_FULL:
+        hf_fail(err, HF_QUEUE_FULL, "%d executions wait for %s already; try again later",
+                request->queue_limit, request->name);
         break;
     case HF_LOST:
         hf_fail(err, HF_LOST, "the lease on %s was lost or is not yours; %s", request->name, who);
@@ -345,9 +374,14 @@ static int sweep_one(void *arg, const struct hf_status *status)
 static int mend_one(void *arg, const struct hf_execution *x)
 {
     struct sweep *s = arg;
-    struct hf_request req = {.op = HF_OP_SETTLE, .name = x->lock, .execution_id = x->id};
+    struct hf_request req = {.op = HF_OP_STATUS, .name = x->lock};
     struct hf_answer answer;
-    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err); /* disturbs nobody */
+    if (s->failed >= 0 && strcmp(answer.holder.execution_id, x->id) != 0) {
+        req.op = HF_OP_SETTLE;
+        req.execution_id = x->id;
+        s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    }
     return s->failed < 0;
 }
 

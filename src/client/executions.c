@@ -37,7 +37,11 @@ static struct hf_request begin_request(const struct hf_begin_options *o, const c
                                .run_at_ms = o->run_at_ms,
                                .priority = o->priority,
                                .on_lost = o->on_lost,
-                               .max_attempts = o->max_attempts};
+                               .max_attempts = o->max_attempts,
+                               .retry_backoff_ms = o->retry_backoff_ms,
+                               .concurrency = o->concurrency,
+                               .overlap = o->overlap,
+                               .queue_limit = o->queue_limit};
 }
 
 static int take_begin_options(const struct hf_begin_options *opts, struct hf_begin_options *ret,
@@ -99,6 +103,27 @@ int hf_enqueue(struct hf *hf, const struct hf_begin_options *opts,
 
 /* ---- claiming ------------------------------------------------------------------------------- */
 
+static struct hf_due due_of(const struct hf_claim_options *o, size_t skip, size_t limit)
+{
+    return (struct hf_due){.workflows = o->workflows,
+                           .n_workflows = o->workflows ? o->n_workflows : 0,
+                           .wall_ms = hf_clock_wall_ms(),
+                           .verifies = o->verifies,
+                           .skip = skip,
+                           .limit = limit};
+}
+
+int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t skip, size_t max,
+           struct hf_execution *ret, size_t *ret_n, struct hf_error *err)
+{
+    struct hf_claim_options o = HF_CLAIM_INIT;
+    int r = check_store(hf, err);
+    if (r >= 0)
+        r = hf_take_options(opts, &o, sizeof o, "HF_CLAIM_INIT", err);
+    struct hf_due due = due_of(&o, skip, max);
+    return r < 0 ? r : hf->store->ops->due(hf->store, &due, ret, ret_n, err);
+}
+
 struct claiming {
     struct hf *hf;
     struct hf_claim_options opts;
@@ -108,7 +133,7 @@ struct claiming {
     struct hf_request requests[CLAIM_BATCH];
     struct hf_answer answers[CLAIM_BATCH];
     size_t n;       /* found */
-    size_t refused; /* so far: they stand before the others the next time */
+    size_t refused; /* so far, and not parked: they stand before the others the next time */
 };
 
 /* All in one transaction; an unknown outcome is asked for again with the same tokens. */
@@ -126,7 +151,8 @@ static int ask_for_found(struct claiming *c, int64_t *ret_sent_ms, struct hf_err
                                 .bound = {c->opts.bound[0], c->opts.bound[1]},
                                 .n_bound = c->opts.n_bound,
                                 .execution_id = c->found[i].id,
-                                .claim = true};
+                                .claim = true,
+                                .verifies = c->opts.verifies};
     }
     int r;
     for (int attempt = 0;; attempt++) {
@@ -142,11 +168,7 @@ static int claim_some(struct claiming *c, size_t max, struct hf_claimed *ret, si
                       struct hf_error *err)
 {
     const struct hf_store_ops *ops = c->hf->store->ops;
-    struct hf_due due = {.workflows = c->opts.workflows,
-                         .n_workflows = c->opts.workflows ? c->opts.n_workflows : 0,
-                         .wall_ms = hf_clock_wall_ms(),
-                         .skip = c->refused,
-                         .limit = max < CLAIM_BATCH ? max : CLAIM_BATCH};
+    struct hf_due due = due_of(&c->opts, c->refused, max < CLAIM_BATCH ? max : CLAIM_BATCH);
     int64_t sent_ms;
     *ret_n = 0;
     int r = ops->due(c->hf->store, &due, c->found, &c->n, err);
@@ -154,7 +176,7 @@ static int claim_some(struct claiming *c, size_t max, struct hf_claimed *ret, si
         return r;
     for (size_t i = 0; i < c->n; i++) {
         if (c->answers[i].code < 0) {
-            c->refused += c->answers[i].code == -HF_HELD;
+            c->refused += c->answers[i].code == -HF_HELD && !c->answers[i].execution.parked;
             continue;
         }
         struct hf_claimed *claimed = &ret[(*ret_n)++];
@@ -295,4 +317,16 @@ int hf_executions(struct hf *hf, const struct hf_execution_query *query, hf_exec
     if (r >= 0 && q.state >= HF_EXECUTION_STATE_COUNT)
         r = hf_fail(err, HF_INVALID, "there is no execution state %d", q.state);
     return r < 0 ? r : hf->store->ops->executions(hf->store, &q, fn, arg, err);
+}
+
+int hf_last_key(struct hf *hf, const char *workflow, const char *from, const char *to,
+                char ret[HF_KEY_MAX + 1], struct hf_error *err)
+{
+    int r = check_store(hf, err);
+    if (r < 0)
+        return r;
+    if (!hf->store->ops->last_key)
+        return hf_fail(err, HF_UNSUPPORTED, "the %s store can't be asked for its last key",
+                       hf->store->ops->scheme);
+    return hf->store->ops->last_key(hf->store, workflow, from, to, ret, err);
 }

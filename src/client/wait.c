@@ -113,6 +113,8 @@ static void add_execution(struct hf_request *req, const struct hf_request *begun
     req->retry_of = begun->retry_of;
     req->on_lost = begun->on_lost;
     req->max_attempts = begun->max_attempts;
+    req->retry_backoff_ms = begun->retry_backoff_ms;
+    req->concurrency = begun->concurrency;
 }
 
 /* ---- asking --------------------------------------------------------------------------------- */

@@ -46,8 +46,7 @@ void hf_step_keep(struct hf_effects *fx, const struct hf_execution *x, bool is_n
         k->x = *x;
 }
 
-/* The execution that the request means, as this very request has left it so far. */
-static const struct hf_execution *found_now(const struct hf_ask *ask, struct hf_effects *fx)
+const struct hf_execution *hf_step_found(const struct hf_ask *ask, struct hf_effects *fx)
 {
     if (!ask->has_found)
         return NULL;
@@ -55,7 +54,7 @@ static const struct hf_execution *found_now(const struct hf_ask *ask, struct hf_
     return k ? &k->x : &ask->found;
 }
 
-static bool is_of_grant(const struct hf_record *rec, const struct hf_execution *x)
+bool hf_step_is_of_grant(const struct hf_record *rec, const struct hf_execution *x)
 {
     return rec->grant.held && strcmp(rec->grant.execution_id, x->id) == 0;
 }
@@ -63,15 +62,16 @@ static bool is_of_grant(const struct hf_record *rec, const struct hf_execution *
 void hf_step_mend(const struct hf_record *rec, const struct hf_ask *ask,
                   const struct hf_world *world, struct hf_effects *fx)
 {
-    const struct hf_execution *x = found_now(ask, fx);
-    if (!x || x->state != HF_RUNNING || strcmp(x->lock, rec->name) != 0 || is_of_grant(rec, x))
+    const struct hf_execution *x = hf_step_found(ask, fx);
+    if (!x || x->state != HF_RUNNING || strcmp(x->lock, rec->name) != 0 ||
+        hf_step_is_of_grant(rec, x))
         return;
     struct hf_execution lost = *x;
     hf_execution_lose(&lost, "its lease was gone", world->wall_ms);
     hf_step_keep(fx, &lost, false);
 }
 
-static void answer_with(struct hf_answer *answer, const struct hf_execution *x, bool duplicate)
+void hf_step_answer_with(struct hf_answer *answer, const struct hf_execution *x, bool duplicate)
 {
     answer->has_execution = true;
     answer->execution = *x;
@@ -90,10 +90,11 @@ static void tell_of_key(struct hf_record *rec, const struct hf_ask *ask,
     hf_copy_text(e->execution_id, sizeof e->execution_id, x->id);
 }
 
-/* Answer what needs no lock: it was done, is being done, or must not be. */
-static void answer_key(struct hf_record *rec, const struct hf_ask *ask,
-                       const struct hf_world *world, struct hf_answer *answer,
-                       struct hf_effects *fx, enum hf_key_state state, const struct hf_execution *x)
+/* It was done, is being done, or must not be. */
+void hf_step_answer_key(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx, enum hf_key_state state,
+                        const struct hf_execution *x)
 {
     switch (state) {
     case HF_KEY_IS_DONE:
@@ -113,7 +114,7 @@ static void answer_key(struct hf_record *rec, const struct hf_ask *ask,
         if (hf_step_may_tell(rec, world, fx))
             tell_of_key(rec, ask, world, fx, HF_EV_DUPLICATE, hf_execution_state_name(x->state), x);
     }
-    answer_with(answer, x, state == HF_KEY_IS_DUPLICATE);
+    hf_step_answer_with(answer, x, state == HF_KEY_IS_DUPLICATE);
 }
 
 /* May the PENDING one be begun under this lock? */
@@ -123,9 +124,9 @@ static bool is_for_us(const struct hf_record *rec, const struct hf_execution *x)
 }
 
 static bool claim_is_answered(const struct hf_execution *x, const struct hf_record *rec,
-                              struct hf_answer *answer)
+                              const struct hf_request *req, struct hf_answer *answer)
 {
-    if (x && x->state == HF_PENDING && !x->to_verify && is_for_us(rec, x))
+    if (x && x->state == HF_PENDING && (!x->to_verify || req->verifies) && is_for_us(rec, x))
         return false;
     answer->code = -HF_RACED;
     return true;
@@ -138,19 +139,19 @@ bool hf_step_key_answers(struct hf_record *rec, const struct hf_ask *ask,
     if (!ask->req->workflow && !ask->req->claim)
         return false;
     hf_step_mend(rec, ask, world, fx);
-    const struct hf_execution *x = found_now(ask, fx);
+    const struct hf_execution *x = hf_step_found(ask, fx);
     if (ask->req->claim)
-        return claim_is_answered(x, rec, answer);
+        return claim_is_answered(x, rec, ask->req, answer);
     if (!x)
         return false;
     enum hf_key_state state = hf_key_state_of(x, ask->req, ask->same_input);
     if (state == HF_KEY_IS_FREE || (state == HF_KEY_IS_PENDING && is_for_us(rec, x)))
         return false;
-    if (state == HF_KEY_IS_BUSY && is_of_grant(rec, x))
+    if (state == HF_KEY_IS_BUSY && hf_step_is_of_grant(rec, x))
         return false; /* it refuses as any holder does */
     if (state == HF_KEY_IS_PENDING)
         state = HF_KEY_IS_DUPLICATE; /* it waits for another lock */
-    answer_key(rec, ask, world, answer, fx, state, x);
+    hf_step_answer_key(rec, ask, world, answer, fx, state, x);
     return true;
 }
 
@@ -163,7 +164,7 @@ void hf_step_start_execution(struct hf_record *rec, const struct hf_ask *ask,
     struct hf_grant *g = &rec->grant;
     if ((!req->workflow && !req->claim) || g->execution_id[0])
         return;
-    const struct hf_execution *x = found_now(ask, fx);
+    const struct hf_execution *x = hf_step_found(ask, fx);
     /* A once-run that failed and is asked for again by its own id goes on as the same one. */
     bool takes_up = x && (x->state == HF_PENDING || strcmp(x->id, req->execution_id) == 0);
     if (takes_up)
@@ -191,7 +192,7 @@ void hf_step_beat(struct hf_record *rec, const struct hf_ask *ask, struct hf_eff
     struct hf_execution *x = &rec->execution;
     if (!x->id[0])
         return;
-    if (ask->req->spawned && !x->spawned && hf_execution_spawn(x))
+    if (ask->req->spawned && hf_execution_spawn(x))
         hf_step_keep(fx, x, false);
     keep_output(rec, ask, fx);
 }
@@ -203,54 +204,41 @@ void hf_step_finish(struct hf_record *rec, const struct hf_ask *ask, const struc
         return;
     hf_execution_finish(&rec->execution, ask->req, reason, world->wall_ms);
     hf_step_keep(fx, &rec->execution, false);
-    answer_with(answer, &rec->execution, false);
+    hf_step_answer_with(answer, &rec->execution, false);
     keep_output(rec, ask, fx);
 }
 
-bool hf_step_finished_before(const struct hf_ask *ask, bool released, struct hf_answer *answer)
+bool hf_step_finished_before(const struct hf_ask *ask, bool released, struct hf_answer *answer,
+                             struct hf_effects *fx)
 {
     const struct hf_request *req = ask->req;
-    if (!ask->has_found)
+    const struct hf_execution *x = hf_step_found(ask, fx);
+    if (!x)
         return released;
-    bool same = req->fence ? req->fence == ask->found.fence : released;
-    if (!same || !hf_execution_ended_so(&ask->found, req))
+    bool same = req->fence ? req->fence == x->fence : released;
+    if (x->state == HF_PENDING)
+        same &= released; /* or else it was lost, and not retried */
+    if (!same || !hf_execution_ended_so(x, req))
         return false;
-    answer_with(answer, &ask->found, false);
+    hf_step_answer_with(answer, x, false);
     return true;
-}
-
-/* Record it for whoever claims it. What has the key already answers as it would answer a begin. */
-void hf_step_enqueue(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
-                     struct hf_answer *answer, struct hf_effects *fx)
-{
-    hf_step_mend(rec, ask, world, fx);
-    const struct hf_execution *x = found_now(ask, fx);
-    enum hf_key_state state = hf_key_state_of(x, ask->req, ask->same_input);
-    if (x && strcmp(x->id, ask->req->execution_id) == 0)
-        answer_with(answer, x, false); /* the reply to the first enqueue was lost: it is done */
-    else if (!x || state == HF_KEY_IS_FREE) {
-        struct hf_execution made;
-        hf_execution_make(&made, ask->req, world->wall_ms);
-        hf_step_keep(fx, &made, true);
-        answer_with(answer, &made, false);
-    } else
-        answer_key(rec, ask, world, answer, fx,
-                   state == HF_KEY_IS_PENDING ? HF_KEY_IS_DUPLICATE : state, x);
 }
 
 void hf_step_cancel(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                     struct hf_answer *answer, struct hf_effects *fx)
 {
     hf_step_mend(rec, ask, world, fx);
-    const struct hf_execution *found = found_now(ask, fx);
+    const struct hf_execution *found = hf_step_found(ask, fx);
     if (!found || strcmp(found->lock, rec->name) != 0) {
         hf_step_refuse(rec, HF_NOT_FOUND, world, answer);
         return;
     }
     struct hf_execution x = *found;
+    bool was_ready = x.state == HF_PENDING && !x.parked;
     if (hf_execution_cancel(&x, world->wall_ms)) {
+        fx->vacated |= was_ready;
         hf_step_keep(fx, &x, false);
-        if (is_of_grant(rec, &x))
+        if (hf_step_is_of_grant(rec, &x))
             rec->execution = x;
         else {
             struct hf_event *e =
@@ -258,5 +246,5 @@ void hf_step_cancel(struct hf_record *rec, const struct hf_ask *ask, const struc
             hf_copy_text(e->execution_id, sizeof e->execution_id, x.id);
         }
     }
-    answer_with(answer, &x, false);
+    hf_step_answer_with(answer, &x, false);
 }

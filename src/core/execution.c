@@ -1,5 +1,6 @@
 #include "execution.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void copy_text(char *to, size_t size, const char *from)
@@ -52,7 +53,9 @@ void hf_execution_make(struct hf_execution *ret, const struct hf_request *req, i
                                  .created_at_ms = wall_ms,
                                  .once = req->once,
                                  .on_lost = req->on_lost,
-                                 .max_attempts = req->max_attempts};
+                                 .max_attempts = req->max_attempts,
+                                 .retry_backoff_ms = req->retry_backoff_ms,
+                                 .concurrency = req->concurrency};
     copy_text(ret->id, sizeof ret->id, req->execution_id);
     copy_text(ret->workflow, sizeof ret->workflow, req->workflow);
     copy_text(ret->lock, sizeof ret->lock, req->name);
@@ -68,7 +71,8 @@ void hf_execution_start(struct hf_execution *x, int64_t fence, const char *owner
     copy_text(x->owner, sizeof x->owner, owner);
     x->started_at_ms = wall_ms;
     x->finished_at_ms = 0;
-    x->spawned = x->to_verify = x->cancel_requested = false;
+    x->spawned &= x->to_verify;
+    x->cancel_requested = x->parked = false;
     x->has_exit_code = false;
     x->exit_code = 0;
     x->reason[0] = '\0';
@@ -76,9 +80,11 @@ void hf_execution_start(struct hf_execution *x, int64_t fence, const char *owner
 
 bool hf_execution_spawn(struct hf_execution *x)
 {
-    if (x->state != HF_RUNNING || x->cancel_requested)
+    if (x->state != HF_RUNNING || x->cancel_requested || (x->spawned && !x->to_verify))
         return false;
     x->spawned = true;
+    x->to_verify = false;
+    x->spent++;
     return true;
 }
 
@@ -87,7 +93,21 @@ static void end(struct hf_execution *x, enum hf_execution_state state, const cha
 {
     x->state = state;
     x->finished_at_ms = wall_ms;
+    x->parked = false;
     copy_text(x->reason, sizeof x->reason, reason);
+}
+
+static void wait_again(struct hf_execution *x, const char *reason)
+{
+    x->state = HF_PENDING;
+    x->started_at_ms = 0;
+    x->owner[0] = '\0';
+    copy_text(x->reason, sizeof x->reason, reason);
+}
+
+static bool has_attempts_left(const struct hf_execution *x)
+{
+    return x->max_attempts == 0 || x->spent < x->max_attempts;
 }
 
 static enum hf_execution_state state_of(enum hf_outcome outcome)
@@ -97,12 +117,44 @@ static enum hf_execution_state state_of(enum hf_outcome outcome)
                                           : HF_ABORTED;
 }
 
+/* From its id and not by chance, so that every store finds the same number. */
+static int64_t jitter_per_mille(const struct hf_execution *x)
+{
+    uint32_t hash = (uint32_t)x->spent;
+    for (const char *c = x->id; *c; c++)
+        hash = (hash * 31 + (unsigned char)*c) % 1000003;
+    return hash % 1000;
+}
+
+int64_t hf_execution_backoff_ms(const struct hf_execution *x)
+{
+    static const int64_t hour_ms = 3600000;
+    int64_t most_ms = x->retry_backoff_ms > hour_ms ? x->retry_backoff_ms : hour_ms;
+    int64_t delay_ms = x->retry_backoff_ms;
+    for (int32_t i = 1; i < x->spent && delay_ms < most_ms; i++)
+        delay_ms = delay_ms > most_ms / 2 ? most_ms : 2 * delay_ms;
+    return delay_ms + delay_ms * jitter_per_mille(x) / 4000;
+}
+
+/* May what has failed be tried again? What is still to be verified may have been done before. */
+static bool is_retried(const struct hf_execution *x)
+{
+    return x->retry_backoff_ms > 0 && has_attempts_left(x) && !x->once && !x->cancel_requested &&
+           !x->to_verify;
+}
+
 void hf_execution_finish(struct hf_execution *x, const struct hf_request *req, const char *reason,
                          int64_t wall_ms)
 {
     if (hf_execution_is_over(x))
         return;
-    end(x, state_of(req->outcome), reason, wall_ms);
+    if (req->outcome == HF_OUTCOME_FAILED && !x->spawned)
+        x->spent++; /* its runner does not tell when it starts: it must not fail for ever */
+    if (req->outcome == HF_OUTCOME_FAILED && is_retried(x)) {
+        wait_again(x, reason);
+        x->run_at_ms = wall_ms + hf_execution_backoff_ms(x);
+    } else
+        end(x, state_of(req->outcome), reason, wall_ms);
     x->has_exit_code = req->has_exit_code;
     x->exit_code = req->has_exit_code ? req->exit_code : 0;
 }
@@ -114,7 +166,7 @@ static bool is_repeated(const struct hf_execution *x)
         return false; /* there is nobody to run it, or nobody wants it */
     if (!x->spawned || x->on_lost == HF_ON_LOST_VERIFY)
         return true;
-    return x->on_lost == HF_ON_LOST_RETRY && (x->max_attempts == 0 || x->attempt < x->max_attempts);
+    return x->on_lost == HF_ON_LOST_RETRY && has_attempts_left(x);
 }
 
 void hf_execution_lose(struct hf_execution *x, const char *reason, int64_t wall_ms)
@@ -126,10 +178,20 @@ void hf_execution_lose(struct hf_execution *x, const char *reason, int64_t wall_
         return;
     }
     x->to_verify = x->spawned && x->on_lost == HF_ON_LOST_VERIFY;
-    x->state = HF_PENDING;
-    x->started_at_ms = 0;
-    x->owner[0] = '\0';
-    copy_text(x->reason, sizeof x->reason, reason);
+    wait_again(x, reason);
+}
+
+/* What may have been done is not forgotten before that was looked into. */
+bool hf_execution_is_replaceable(const struct hf_execution *x, int64_t wall_ms)
+{
+    return hf_execution_is_due(x, wall_ms) && !x->to_verify;
+}
+
+void hf_execution_replace(struct hf_execution *x, const char *by, int64_t wall_ms)
+{
+    char reason[HF_REASON_MAX + 1];
+    snprintf(reason, sizeof reason, "replaced by %s", by);
+    end(x, HF_ABORTED, reason, wall_ms);
 }
 
 bool hf_execution_cancel(struct hf_execution *x, int64_t wall_ms)
@@ -144,7 +206,20 @@ bool hf_execution_cancel(struct hf_execution *x, int64_t wall_ms)
 
 bool hf_execution_ended_so(const struct hf_execution *x, const struct hf_request *req)
 {
-    return req->outcome != HF_OUTCOME_NONE && x->state == state_of(req->outcome) &&
+    bool retried = x->state == HF_PENDING && req->outcome == HF_OUTCOME_FAILED;
+    return req->outcome != HF_OUTCOME_NONE && (retried || x->state == state_of(req->outcome)) &&
            x->has_exit_code == req->has_exit_code &&
            (!x->has_exit_code || x->exit_code == req->exit_code);
+}
+
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+bool hf_execution_before(const struct hf_execution *a, const struct hf_execution *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->run_at_ms < b->run_at_ms;
+}
+
+bool hf_execution_is_due(const struct hf_execution *x, int64_t wall_ms)
+{
+    return x->state == HF_PENDING && x->run_at_ms <= wall_ms;
 }

@@ -89,7 +89,7 @@ static void end_grant(struct hf_record *rec, struct hf_effects *fx, enum hf_end 
     }
     rec->grant = (struct hf_grant){.fence = g->fence};
     rec->execution = (struct hf_execution){0};
-    fx->changed = true;
+    fx->changed = fx->vacated = true;
 }
 
 /* The lease is taken away: so ends its execution's attempt. */
@@ -260,7 +260,10 @@ bool hf_settle(struct hf_record *rec, const struct hf_ask *ask, const struct hf_
     enum hf_stale_reason why = judge(&rec->grant, world, is_holder(rec, ask), &alive);
     if (why != HF_STALE_NOT)
         free_stale(rec, why, world, fx);
-    return offer_to_head(rec, ask, world, fx);
+    bool more = offer_to_head(rec, ask, world, fx);
+    if (fx->stepped && !more)
+        hf_step_unpark(rec, fx);
+    return more;
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
@@ -350,25 +353,28 @@ bool hf_step_may_tell(struct hf_record *rec, const struct hf_world *world, struc
     return true;
 }
 
-/* Count somebody who did not get it, and say so in an event unless there were too many of late. */
-static void note_denied(struct hf_record *rec, const char *owner, const char *reason,
-                        const struct hf_world *world, struct hf_effects *fx)
+struct hf_event *hf_step_deny(struct hf_record *rec, const char *owner, const char *reason,
+                              const struct hf_world *world, struct hf_effects *fx)
 {
     rec->counts.held++;
     fx->changed = true;
     if (!hf_step_may_tell(rec, world, fx))
-        return;
+        return NULL;
     struct hf_event *e = hf_step_tell(fx, world, rec, HF_EV_DENIED, owner, reason);
-    snprintf(e->detail, sizeof e->detail, "held by %s, fence %lld", rec->grant.owner,
-             (long long)rec->grant.fence);
+    if (rec->grant.held)
+        snprintf(e->detail, sizeof e->detail, "held by %s, fence %lld", rec->grant.owner,
+                 (long long)rec->grant.fence);
+    return e;
 }
 
 /* Refuse one who does not wait, or waits no longer. */
 static void turn_away(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                       struct hf_answer *answer, struct hf_effects *fx)
 {
-    if (!ask->req->claim) /* who looks for work is not denied anything */
-        note_denied(rec, ask->req->owner, rec->has_self ? "gave up waiting" : "held", world, fx);
+    if (ask->req->claim) /* who looks for work is not denied anything */
+        hf_step_park(rec, ask, world, answer, fx);
+    else
+        hf_step_deny(rec, ask->req->owner, rec->has_self ? "gave up waiting" : "held", world, fx);
     if (rec->has_self)
         drop_waiter(rec, &ask->id, fx);
     hf_step_refuse(rec, HF_HELD, world, answer);
@@ -413,6 +419,31 @@ static void enqueue(struct hf_record *rec, const struct hf_ask *ask, const struc
     drop_gone_ahead(rec, world, answer, fx);
 }
 
+/* It does not want the lock any more: hand on what it was offered, or leave the queue. */
+static void stand_back(struct hf_record *rec, const struct hf_ask *ask,
+                       const struct hf_world *world, struct hf_effects *fx)
+{
+    if (is_holder(rec, ask)) {
+        end_grant(rec, fx, HF_END_RELEASED);
+        offer_to_head(rec, ask, world, fx);
+    } else if (rec->has_self)
+        drop_waiter(rec, &ask->id, fx);
+}
+
+/* The lock could be had, but its workflow has as many RUNNING ones as it may. */
+static void refuse_full(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx)
+{
+    if (!ask->req->claim)
+        hf_step_deny(rec, ask->req->owner, "concurrency", world, fx);
+    stand_back(rec, ask, world, fx);
+    if (ask->req->claim)
+        answer->code = -HF_RACED;
+    else
+        hf_step_refuse(rec, HF_HELD, world, answer);
+}
+
 static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
                          const struct hf_world *world, struct hf_answer *answer,
                          struct hf_effects *fx)
@@ -421,11 +452,7 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
     bool mine = is_holder(rec, ask);
     bool started = mine && rec->grant.execution_id[0];
     if (!started && hf_step_key_answers(rec, ask, world, answer, fx)) {
-        if (mine) { /* an offer that came too late: hand it on */
-            end_grant(rec, fx, HF_END_RELEASED);
-            offer_to_head(rec, ask, world, fx);
-        } else if (rec->has_self)
-            drop_waiter(rec, &ask->id, fx);
+        stand_back(rec, ask, world, fx);
         return;
     }
     if (!mine && ended_before(rec, ask)) {
@@ -437,6 +464,10 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
             enqueue(rec, ask, world, answer, fx);
         else
             turn_away(rec, ask, world, answer, fx);
+        return;
+    }
+    if (!started && hf_step_is_full(ask, fx)) {
+        refuse_full(rec, ask, world, answer, fx);
         return;
     }
     if (mine)
@@ -495,7 +526,7 @@ static void step_release(struct hf_record *rec, const struct hf_ask *ask,
                          struct hf_effects *fx)
 {
     if (!is_holder(rec, ask) &&
-        hf_step_finished_before(ask, ended_before(rec, ask) == HF_END_RELEASED, answer))
+        hf_step_finished_before(ask, ended_before(rec, ask) == HF_END_RELEASED, answer, fx))
         return; /* the reply to the first release was lost: it is done */
     if (require_own(rec, ask, world, answer)) {
         release_own(rec, ask, world, answer, fx, ask->req->reason ? ask->req->reason : "");
@@ -513,7 +544,7 @@ static void step_withdraw(struct hf_record *rec, const struct hf_ask *ask,
     if (is_holder(rec, ask))
         release_own(rec, ask, world, answer, fx, "gave up waiting");
     else if (rec->has_self) {
-        note_denied(rec, rec->self.owner, "gave up waiting", world, fx);
+        hf_step_deny(rec, rec->self.owner, "gave up waiting", world, fx);
         drop_waiter(rec, &ask->id, fx);
     }
 }
@@ -593,4 +624,6 @@ void hf_step(struct hf_record *rec, const struct hf_ask *ask, const struct hf_wo
     };
     *answer = (struct hf_answer){0};
     steps[ask->req->op](rec, ask, world, answer, fx);
+    fx->stepped = true;
+    hf_step_unpark(rec, fx);
 }

@@ -7,8 +7,10 @@
  *     while (hf_settle(&rec, &ask, &world, &fx))    // end what is over, offer it to who waits
  *         save rec and fx, load again               // the queue's window held only the dead
  *     find the execution that the request means     // see hf_ask_finds()
+ *     count what else it must know                  // see hf_ask_wants()
  *     hf_step(&rec, &ask, &world, &answer, &fx)
- *     save rec and fx in one transaction; after the commit, wake fx.wake
+ *     save rec and fx in one transaction; after the commit, wake fx.wake, and an idle worker for
+ *     each execution that became ready
  *
  * The rules it keeps (numbers as in docs/promise.md, and in tests/unit/test_lease.c):
  *  1 extend and release need the token and a lease that has not expired
@@ -29,10 +31,11 @@
 #include "process.h"
 
 enum {
-    HF_ENDED_MAX = 8,     /* tokens remembered after their lease ended, per name */
-    HF_WINDOW = 8,        /* waiters at the head of the queue that a record carries */
-    HF_OFFER_MS = 5000,   /* how long a waiter has to confirm what it was granted */
-    HF_WAITER_MS = 20000, /* a waiter that has not asked again for so long is gone */
+    HF_ENDED_MAX = 8,         /* tokens remembered after their lease ended, per name */
+    HF_WINDOW = 8,            /* waiters at the head of the queue that a record carries */
+    HF_OFFER_MS = 5000,       /* how long a waiter has to confirm what it was granted */
+    HF_WAITER_MS = 20000,     /* a waiter that has not asked again for so long is gone */
+    HF_PARKED_AT_ONCE = 1000, /* executions that are parked with the one that found its lock held */
     HF_DENIED_PER_WINDOW = 16,
     HF_DENIED_WINDOW_MS = 1000,   /* at most so many "denied" events in so long */
     HF_EXTENDED_EVERY_MS = 300000 /* an "extended" event at most so often */
@@ -96,6 +99,7 @@ struct hf_record {
     uint32_t n_denied;
     struct hf_counts counts;
     struct hf_execution execution; /* that the grant has; its id is empty where there is none */
+    bool parked; /* PENDING executions may be parked here: made ready one by one, in their order */
     /* The queue: its head in order, the asker's own entry wherever it stands, how many in all. */
     struct hf_waiter head[HF_WINDOW];
     uint32_t n_head;
@@ -136,6 +140,17 @@ struct hf_effects {
     char output_of[HF_UUID_LEN + 1]; /* the request's output is this execution's; empty: nobody's */
     struct hf_lock_id wake[2];       /* waiters that were offered the lock: after the commit */
     uint32_t n_wake;
+    /* Not empty: every replaceable one of the lock ends as hf_execution_replace() says, before the
+     * others are kept. */
+    char replaced_by[HF_UUID_LEN + 1];
+    int64_t replaced_at_ms; /* who is due at this time is replaceable */
+    /* The first of those that are parked is made ready; rec->parked becomes false where there is
+     * none. After all else was kept. */
+    bool unpark;
+    /* Not 0: so are parked, in their order, as many as HF_PARKED_AT_ONCE others of the lock that are
+     * ready and due at this time. When the executions above were kept. */
+    int64_t park_due_ms;
+    bool vacated, stepped;    /* a lease ended, or one that was ready; the request was applied */
     struct hf_takeover freed; /* the stale lease that ended here: the next grant takes it over */
     bool inherited;           /* `freed` was counted when it was offered; nobody confirmed that */
     bool changed;             /* the record differs from what was loaded */
@@ -149,6 +164,9 @@ struct hf_ask {
     bool has_found;
     struct hf_execution found; /* the execution that the request means */
     bool same_input;           /* found by its key: its input is the request's */
+    int32_t n_running;         /* the others of its workflow that are RUNNING; as far as wanted */
+    int32_t n_waiting;         /* of the executions of this lock that are due ... */
+    char waiting_id[HF_UUID_LEN + 1]; /* ... and which goes first; as far as wanted */
 };
 
 /*
@@ -161,6 +179,20 @@ struct hf_sought {
     const char *id; /* NULL: not by its id */
 };
 struct hf_sought hf_ask_finds(const struct hf_request *req);
+
+/*
+ * What else must be known, when that one was looked for and settling was saved. `running_of`: how
+ * many of this workflow are RUNNING, `found` left out; counted up to `running_max`. `waiting`: of
+ * the executions of this lock that are PENDING and due, which goes first, or how many there are.
+ */
+enum hf_waiting { HF_WAITING_NOT, HF_WAITING_FIRST, HF_WAITING_REPLACEABLE, HF_WAITING_COUNT };
+struct hf_wanted {
+    const char *running_of; /* NULL: that need not be known */
+    int32_t running_max;
+    enum hf_waiting waiting; /* REPLACEABLE: the first that is not to be verified */
+    int32_t waiting_max;
+};
+struct hf_wanted hf_ask_wants(const struct hf_ask *ask);
 
 /*
  * End a lease that is over and offer the lock to the first live waiter. True: the window held only

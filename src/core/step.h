@@ -1,4 +1,4 @@
-/* What the files of the step share: lease.c (locks) and begin.c (their executions). */
+/* What the files of the step share: lease.c (locks), begin.c (their executions), turns.c (whose turn it is). */
 #ifndef HF_CORE_STEP_H
 #define HF_CORE_STEP_H
 
@@ -21,6 +21,10 @@ struct hf_event *hf_step_tell(struct hf_effects *fx, const struct hf_world *worl
 /* False: there were too many refusals of late to tell of another one. */
 bool hf_step_may_tell(struct hf_record *rec, const struct hf_world *world, struct hf_effects *fx);
 
+/* Count somebody who did not get it, and say so in an event; NULL: there were too many of late. */
+struct hf_event *hf_step_deny(struct hf_record *rec, const char *owner, const char *reason,
+                              const struct hf_world *world, struct hf_effects *fx);
+
 /* Answer with this code, and who holds the lock. */
 void hf_step_refuse(struct hf_record *rec, int code, const struct hf_world *world,
                     struct hf_answer *answer);
@@ -29,6 +33,20 @@ void hf_step_refuse(struct hf_record *rec, int code, const struct hf_world *worl
 
 /* Have the store keep this execution as it is now. */
 void hf_step_keep(struct hf_effects *fx, const struct hf_execution *x, bool is_new);
+
+/* The execution that the request means, as this very request has left it so far; or NULL. */
+const struct hf_execution *hf_step_found(const struct hf_ask *ask, struct hf_effects *fx);
+
+/* Is it the one that the lock is held for? */
+bool hf_step_is_of_grant(const struct hf_record *rec, const struct hf_execution *x);
+
+void hf_step_answer_with(struct hf_answer *answer, const struct hf_execution *x, bool duplicate);
+
+/* Answer what needs no lock, as hf_step_key_answers() does. */
+void hf_step_answer_key(struct hf_record *rec, const struct hf_ask *ask,
+                        const struct hf_world *world, struct hf_answer *answer,
+                        struct hf_effects *fx, enum hf_key_state state,
+                        const struct hf_execution *x);
 
 /* An execution that is RUNNING without the lease of its lock has lost it. */
 void hf_step_mend(const struct hf_record *rec, const struct hf_ask *ask,
@@ -51,8 +69,23 @@ void hf_step_finish(struct hf_record *rec, const struct hf_ask *ask, const struc
                     struct hf_answer *answer, struct hf_effects *fx, const char *reason);
 
 /* Release without the lease: was the same said before? Then it is answered. */
-bool hf_step_finished_before(const struct hf_ask *ask, bool released, struct hf_answer *answer);
+bool hf_step_finished_before(const struct hf_ask *ask, bool released, struct hf_answer *answer,
+                             struct hf_effects *fx);
 
-hf_step_fn hf_step_enqueue, hf_step_cancel;
+hf_step_fn hf_step_cancel;
+
+/* ---- turns.c -------------------------------------------------------------------------------- */
+
+hf_step_fn hf_step_enqueue;
+
+/* A claim found its lock held: it is not looked at again before that is free, nor are the others. */
+void hf_step_park(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                  struct hf_answer *answer, struct hf_effects *fx);
+
+/* Has the workflow of what is to be begun as many RUNNING ones as it may? */
+bool hf_step_is_full(const struct hf_ask *ask, struct hf_effects *fx);
+
+/* At the end: where the lock is free for it, the turn of the next one that is parked has come. */
+void hf_step_unpark(const struct hf_record *rec, struct hf_effects *fx);
 
 #endif

@@ -9,7 +9,7 @@
 
 enum {
     PIECE_SIZE = 16 << 10, /* of a stream */
-    SMALL = 4096           /* an answer that is sent together with its head */
+    FIRST = 4096           /* bytes of an answer that are sent together with its head */
 };
 
 static const char type_json[] = "application/json", type_problem[] = "application/problem+json";
@@ -95,6 +95,7 @@ static void put_head(const struct request *req, struct hf_buf *out)
     put_field(out, "Date", date_of(req->server));
     put_field(out, "Content-Type", req->content_type);
     put_field(out, "X-Request-Id", req->id);
+    put_field(out, "X-Content-Type-Options", "nosniff"); /* a log is no page */
     put_field(out, "Cache-Control", req->cache_control);
     put_field(out, "Allow", req->allow);
     if (req->status == 401)
@@ -102,6 +103,11 @@ static void put_head(const struct request *req, struct hf_buf *out)
     if (req->retry_after_s) {
         hf_buf_puts(out, "Retry-After: ");
         put_number(out, (uint64_t)req->retry_after_s);
+        hf_buf_puts(out, "\r\n");
+    }
+    if (req->waited_s) {
+        hf_buf_puts(out, "Preference-Applied: wait=");
+        put_number(out, (uint64_t)req->waited_s);
         hf_buf_puts(out, "\r\n");
     }
     if (!req->stream.read) {
@@ -133,11 +139,29 @@ static void send_begin(struct request *req)
     c->closing |= req->server->draining || req->head.close ||
                   (req->head.is_old && (!req->head.keep_alive || req->stream.read));
     put_head(req, head);
-    size_t n_body = is_head(req) || req->stream.read ? 0 : req->answer.len;
-    if (n_body <= SMALL) /* one part costs the kernel less than two */
-        hf_buf_add(head, req->answer.data, n_body);
-    struct iovec parts[] = {{head->data, head->len}, {req->answer.data, n_body}};
-    connection_send(c, parts, n_body > SMALL ? 2 : 1);
+    if (is_head(req) || req->stream.read)
+        req->sent = req->answer.len;
+    else {
+        req->sent = req->answer.len < FIRST ? req->answer.len : FIRST;
+        hf_buf_add(head, req->answer.data, req->sent);
+    }
+    connection_send(c, &(struct iovec){head->data, head->len}, 1);
+}
+
+/* What is left of the answer. False: the client has not taken all of it yet. */
+static bool send_rest(struct request *req)
+{
+    struct connection *c = req->connection;
+    while (req->sent < req->answer.len && connection_flush(c)) {
+        size_t n = connection_offer(c, req->answer.data + req->sent, req->answer.len - req->sent);
+        req->sent += n;
+        if (!n)
+            break;
+    }
+    if (req->sent < req->answer.len || !connection_flush(c))
+        return false;
+    connection_settle(c);
+    return true;
 }
 
 /* The next piece of a stream. False: there is none for now. */
@@ -167,7 +191,7 @@ bool answer_send(struct request *req)
     while (!ended && !c->broken && connection_flush(c))
         if (!send_piece(req, &ended) && !ended)
             return false;
-    return !c->broken && connection_flush(c);
+    return !c->broken && send_rest(req);
 }
 
 /* ---- what handlers call --------------------------------------------------------------------- */
@@ -192,8 +216,7 @@ void request_stream(struct request *req, const struct stream_source *source)
     request_watch_client(req);
 }
 
-/* When it is worth to ask again. */
-static int retry_after_s(int code, const struct hf_status *holder)
+int retry_after_s(int code, const struct hf_status *holder)
 {
     enum { LONGEST_S = 60 };
     if (code == HF_UNAVAILABLE || code == HF_UNKNOWN || code == HF_QUEUE_FULL ||
@@ -221,6 +244,8 @@ static void put_problem(struct request *req, unsigned status, int code, const ch
         hf_buf_puts(out, ",\"holder\":");
         hf_wire_status(out, holder);
     }
+    if (req->existing[0])
+        hf_buf_printf(out, ",\"existingExecutionId\":\"%s\"", req->existing);
     hf_buf_putc(out, '}');
     req->retry_after_s = retry_after_s(code < 0 ? -code : code, holder);
     req->content_type = type_problem;

@@ -14,8 +14,9 @@
 
 enum {
     ACCEPT_AT_ONCE = 64,
-    UNSENT_MAX = 2 * ANSWER_MAX,
+    UNSENT_MAX = 1 << 20,   /* what was said and not taken: a piece of an answer */
     CIPHER_SIZE = 17 << 10, /* a record of TLS */
+    TLS_PIECE = 16 << 10,   /* what it holds */
     ACCEPT_PAUSE_MS = 1000, /* when the system has no more descriptors or memory */
 };
 
@@ -257,18 +258,42 @@ static void watch_sending(struct connection *c, bool wanted)
     epoll_ctl(c->listener->server->epoll_fd, EPOLL_CTL_MOD, c->fd, &event);
 }
 
-/* How many of the bytes the client has taken. */
-static size_t try_to_send(struct connection *c, struct iovec *parts, size_t n)
+/* What became of an attempt: how many bytes the client has taken. */
+static size_t note_sent(struct connection *c, ssize_t sent)
 {
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
-    if (c->broken || c->unsent.len > c->sent)
-        return 0;
-    ssize_t sent = n == 1 ? send(c->fd, parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL)
-                          : sendmsg(c->fd, &message, MSG_NOSIGNAL);
     if (sent >= 0)
         return (size_t)sent;
     c->broken = errno != EAGAIN && errno != EINTR;
     return 0;
+}
+
+static size_t send_some(struct connection *c, const char *text, size_t n)
+{
+    return c->broken ? 0 : note_sent(c, send(c->fd, text, n, MSG_NOSIGNAL));
+}
+
+static size_t try_to_send(struct connection *c, struct iovec *parts, size_t n)
+{
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
+    if (c->broken || c->unsent.len > c->sent) /* not before what was said before */
+        return 0;
+    return n == 1 ? send_some(c, parts[0].iov_base, parts[0].iov_len)
+                  : note_sent(c, sendmsg(c->fd, &message, MSG_NOSIGNAL));
+}
+
+/* Be told when it takes more; it has so long for it. */
+static void await_sending(struct connection *c)
+{
+    watch_sending(c, true);
+    connection_due(c, &c->listener->server->sending, SEND_MS);
+}
+
+void connection_settle(struct connection *c)
+{
+    if (!c->waits_to_send)
+        return;
+    watch_sending(c, false);
+    ring_leave(&c->due.ring);
 }
 
 static void send_raw(struct connection *c, struct iovec *parts, size_t n)
@@ -281,10 +306,8 @@ static void send_raw(struct connection *c, struct iovec *parts, size_t n)
             hf_buf_add(&c->unsent, (const char *)parts[i].iov_base + done, parts[i].iov_len - done);
     }
     c->broken |= c->unsent.failed;
-    if (c->unsent.len > c->sent && !c->broken && !c->waits_to_send) {
-        watch_sending(c, true);
-        connection_due(c, &c->listener->server->sending, SEND_MS);
-    }
+    if (c->unsent.len > c->sent && !c->broken && !c->waits_to_send)
+        await_sending(c);
 }
 
 void connection_send(struct connection *c, struct iovec *parts, size_t n)
@@ -299,25 +322,37 @@ void connection_send(struct connection *c, struct iovec *parts, size_t n)
     send_ciphered(c);
 }
 
+size_t connection_offer(struct connection *c, char *text, size_t n)
+{
+    if (c->tls) {
+        size_t piece = n < TLS_PIECE ? n : TLS_PIECE;
+        connection_send(c, &(struct iovec){text, piece}, 1);
+        return piece;
+    }
+    size_t sent = try_to_send(c, &(struct iovec){text, n}, 1);
+    if (c->broken)
+        return 0;
+    if (sent == 0 ? !c->waits_to_send : c->waits_to_send) /* where it goes on, it is given time */
+        await_sending(c);
+    return sent;
+}
+
 bool connection_flush(struct connection *c)
 {
     size_t left = c->unsent.len - c->sent;
     if (!left)
         return true;
-    ssize_t n = c->broken ? 0 : send(c->fd, c->unsent.data + c->sent, left, MSG_NOSIGNAL);
-    if (n < 0 && errno != EAGAIN && errno != EINTR)
-        c->broken = true;
-    if (n <= 0)
+    size_t n = send_some(c, c->unsent.data + c->sent, left);
+    if (!n)
         return false;
-    c->sent += (size_t)n;
-    if (c->sent < c->unsent.len) {
-        connection_due(c, &c->listener->server->sending, SEND_MS);
+    c->sent += n;
+    if (n < left) {
+        await_sending(c);
         return false;
     }
     hf_buf_clear(&c->unsent);
     c->sent = 0;
-    ring_leave(&c->due.ring);
-    watch_sending(c, false);
+    connection_settle(c);
     return true;
 }
 

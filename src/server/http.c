@@ -5,7 +5,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include "body.h"
 #include "error.h"
+#include "metrics.h"
 #include "server.h"
 
 enum {
@@ -13,12 +15,14 @@ enum {
     READY_AT_ONCE = 1024 /* connections in one go */
 };
 
-static const char too_large[] = "a body may have 65536 bytes";
-
 /* ---- a request's life ----------------------------------------------------------------------- */
 
 static void request_free(struct request *req)
 {
+    if (req->clear)
+        req->clear(req);
+    req->server->reserved -= req->reserved;
+    request_forget_config(req);
     json_decref(req->json);
     hf_buf_clear(&req->body);
     hf_buf_clear(&req->answer);
@@ -34,8 +38,9 @@ static void log_request(const struct request *req, int64_t took_us)
     snprintf(status, sizeof status, "%u", req->status);
     snprintf(took, sizeof took, "%lld", (long long)took_us);
     log_event("request", "id", req->id, "method", req->method, "path",
-              req->route ? req->route->path : "?", "name", req->name, "status", status, "us", took,
-              "client", req->left ? "gone" : NULL, LOG_END);
+              req->route ? req->route->path : "?", "name", req->name, "execution",
+              req->execution[0] ? req->execution : NULL, "status", status, "us", took, "client",
+              req->left ? "gone" : NULL, LOG_END);
 }
 
 void request_end(struct request *req)
@@ -130,6 +135,47 @@ void http_too_slow(struct connection *c)
     turn_away(c, 408, "the request did not arrive in time");
 }
 
+bool request_reserve(struct request *req, size_t bytes)
+{
+    if (bytes > LARGE_MAX - req->server->reserved)
+        return false;
+    req->server->reserved += bytes;
+    req->reserved += bytes;
+    return true;
+}
+
+static size_t body_most(const struct request *req)
+{
+    size_t most = req->route && req->route->body_max ? req->route->body_max : BODY_MAX;
+    return most == BODY_HOOK ? (size_t)req->server->opts->max_body : most;
+}
+
+static void refuse_large(struct request *req)
+{
+    char detail[80];
+    snprintf(detail, sizeof detail, "a body may have %zu bytes here", body_most(req));
+    turn_away(req->connection, 413, detail);
+}
+
+/*
+ * More than every request may send: only to a route that is for it, from whom it is for, and while
+ * there is room. `bytes`, 0: it does not say. What is refused is answered, and not listened to.
+ */
+static void admit_large(struct request *req, uint64_t bytes)
+{
+    size_t most = body_most(req);
+    if (bytes > most || most == BODY_MAX || req->reserved)
+        refuse_large(req);
+    else if (!route_enter(req))
+        req->connection->closing = true;
+    else if (request_reserve(req, bytes ? (size_t)bytes : most))
+        req->body.cap = most;
+    else {
+        request_problem(req, HF_UNAVAILABLE, "too many large requests at once; try again", NULL);
+        req->connection->closing = true;
+    }
+}
+
 static void begin(struct connection *c, const char *text, size_t n)
 {
     static char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -139,17 +185,19 @@ static void begin(struct connection *c, const char *text, size_t n)
         return;
     int status = head_read(text, n, req->head_room, &req->head, &why);
     if (status) {
-        turn_away(c, (unsigned)status, status == 413 ? too_large : why);
+        turn_away(c, (unsigned)status, why);
         return;
     }
     req->method = req->head.method;
     req->path = req->head.path;
+    req->route = route_find(req->method, req->path);
     take_headers(req);
     if (req->header.id && is_plain_id(req->header.id))
         strcpy(req->id, req->header.id);
     if (req->head.length > BODY_MAX)
-        turn_away(c, 413, too_large);
-    else if (req->head.wants_go_on && !req->head.is_old && (req->head.length || req->head.chunked))
+        admit_large(req, req->head.length);
+    if (!req->answered && req->head.wants_go_on && !req->head.is_old &&
+        (req->head.length || req->head.chunked))
         connection_send(c, &(struct iovec){go_on, sizeof go_on - 1}, 1);
 }
 
@@ -179,24 +227,48 @@ static size_t take_head(struct connection *c, const char *text, size_t n)
     return skipped;
 }
 
+static size_t take_chunks(struct request *req, const char *text, size_t n)
+{
+    size_t used, more;
+    int r = chunks_read(&req->chunks, text, n, &used, &req->body);
+    if (r == -413) {
+        admit_large(req, 0);
+        if (req->answered)
+            return used;
+        r = chunks_read(&req->chunks, text + used, n - used, &more, &req->body);
+        used += more;
+    }
+    if (r == -413)
+        refuse_large(req);
+    else if (r < 0)
+        turn_away(req->connection, (unsigned)-r, "the chunks of the body are broken");
+    req->arrived = r > 0;
+    return used;
+}
+
+static size_t take_sized(struct request *req, const char *text, size_t n)
+{
+    size_t left = (size_t)req->head.length - req->body.len;
+    size_t used = left < n ? left : n;
+    if (used)
+        hf_buf_add(&req->body, text, used);
+    req->arrived = used == left;
+    return used;
+}
+
 /* What has come of the body; how many bytes were used. */
 static size_t take_body(struct request *req, const char *text, size_t n)
 {
     struct connection *c = req->connection;
-    size_t used = 0;
-    if (req->head.chunked) {
-        int r = chunks_read(&req->chunks, text, n, &used, &req->body);
-        if (r < 0)
-            turn_away(c, (unsigned)-r, r == -413 ? too_large : "the chunks of the body are broken");
-        req->arrived = r > 0;
-    } else {
-        size_t left = (size_t)req->head.length - req->body.len;
-        used = left < n ? left : n;
-        if (used)
-            hf_buf_add(&req->body, text, used);
-        req->arrived = used == left;
+    size_t used = req->head.chunked ? take_chunks(req, text, n) : take_sized(req, text, n);
+    bool in_time = req->body.len - req->progress >= RECEIVE_BYTES;
+    if (req->body.failed) {
+        request_problem(req, HF_NOMEM, "out of memory", NULL);
+        c->closing = true;
     }
-    if (!req->arrived && !c->receiving && !req->answered) {
+    if (in_time)
+        req->progress = req->body.len;
+    if (!req->arrived && !req->answered && (!c->receiving || in_time)) {
         c->receiving = true;
         connection_due(c, &req->server->receiving, RECEIVE_MS);
     }
@@ -330,7 +402,16 @@ void request_watch_client(struct request *req)
 
 void request_unwatch_client(struct request *req) { req->watched = false; }
 
-/* ---- queries -------------------------------------------------------------------------------- */
+/* ---- headers and queries -------------------------------------------------------------------- */
+
+const char *request_header(const struct request *req, const char *wanted)
+{
+    const char *at = req->head.fields, *name, *value;
+    while (head_next_field(&at, &name, &value))
+        if (strcasecmp(name, wanted) == 0)
+            return value;
+    return NULL;
+}
 
 bool query_next(const char **at, struct query_part *ret)
 {

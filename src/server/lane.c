@@ -12,7 +12,9 @@
 
 enum {
     BATCH_MAX = 256,
-    BATCHES = 3 /* one being filled and applied, others on their way back */
+    BATCH_BYTES_MAX = 8 << 20, /* of inputs: what a store must hold at a time */
+    NEAR = 8,                  /* in a queue: as far as the store counts */
+    BATCHES = 3                /* one being filled and applied, others on their way back */
 };
 
 struct batch {
@@ -34,7 +36,6 @@ struct lane {
     struct hf *hf;
     pthread_t thread;
     bool started;
-    bool is_here;          /* it has no thread: lanes_flush() does the work */
     struct queue gathered; /* only of the thread that puts */
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t todo;
@@ -46,6 +47,8 @@ struct lane {
 
 struct lanes {
     int event_fd;
+    struct queue looks;   /* that need no lane ... */
+    struct batch *looked; /* ... but are done here */
     struct lane of[N_LANES];
 };
 
@@ -88,7 +91,9 @@ static void apply_batch(struct hf *hf, struct batch *b)
                           : apply(hf, &b->asks[i], 1, &b->answers[i], &b->err);
     for (size_t i = 0; i < b->n; i++) {
         struct job *job = b->jobs[i];
+        /* Whoever is far behind need not know who is just ahead, where asking costs a round trip. */
         job->dead_ahead = job->watch && b->codes[i] == 0 && b->answers[i].queued &&
+                          (b->answers[i].ahead < NEAR || hf_is_local(hf)) &&
                           !hf_watch_behind(job->watch, job->ask.name, job->ask.token);
     }
 }
@@ -104,10 +109,12 @@ static void work(struct hf *hf, struct batch *b)
 /* What can be done together, from the head of the queue. */
 static void fill(struct batch *b, struct queue *q)
 {
+    size_t bytes = 0;
     b->n = 0;
     while (q->first && b->n < BATCH_MAX) {
         struct job *job = q->first;
-        if (job->work && b->n)
+        bytes += job->ask.input_size;
+        if (b->n && (job->work || bytes > BATCH_BYTES_MAX))
             break;
         q->first = job->next;
         b->jobs[b->n] = job;
@@ -162,7 +169,8 @@ struct hf *lanes_handle(struct lanes *lanes, enum lane_name lane) { return lanes
 
 void lane_put(struct lanes *lanes, enum lane_name lane, struct job *job)
 {
-    queue_add(&lanes->of[lane].gathered, job);
+    bool is_look = lane == LANE_READ && !job->work && hf_is_local(lanes->of[lane].hf);
+    queue_add(is_look ? &lanes->looks : &lanes->of[lane].gathered, job);
 }
 
 static void give_back(struct batch *b)
@@ -171,31 +179,27 @@ static void give_back(struct batch *b)
         b->jobs[i]->done(b->jobs[i], b->codes[i], &b->answers[i], &b->err);
 }
 
-static void work_here(struct lane *lane)
+static void flush(struct lane *lane)
 {
-    while (lane->gathered.first) {
-        fill(lane->spare, &lane->gathered);
-        work(lane->hf, lane->spare);
-        give_back(lane->spare);
-    }
+    if (!lane->gathered.first)
+        return;
+    pthread_mutex_lock(&lane->mutex);
+    *lane->queue.end = lane->gathered.first;
+    lane->queue.end = lane->gathered.end;
+    pthread_mutex_unlock(&lane->mutex);
+    pthread_cond_signal(&lane->todo);
+    queue_init(&lane->gathered);
 }
 
 void lanes_flush(struct lanes *lanes)
 {
-    for (int i = 0; i < N_LANES; i++) {
-        struct lane *lane = &lanes->of[i];
-        if (!lane->gathered.first || lane->is_here)
-            continue;
-        pthread_mutex_lock(&lane->mutex);
-        *lane->queue.end = lane->gathered.first;
-        lane->queue.end = lane->gathered.end;
-        pthread_mutex_unlock(&lane->mutex);
-        pthread_cond_signal(&lane->todo);
-        queue_init(&lane->gathered);
+    for (int i = 0; i < N_LANES; i++)
+        flush(&lanes->of[i]);
+    while (lanes->looks.first) { /* now that the others are at work */
+        fill(lanes->looked, &lanes->looks);
+        work(lanes->of[LANE_READ].hf, lanes->looked);
+        give_back(lanes->looked);
     }
-    for (int i = 0; i < N_LANES; i++) /* after the others have begun */
-        if (lanes->of[i].is_here)
-            work_here(&lanes->of[i]);
 }
 
 static struct batch *take_done(struct lane *lane)
@@ -241,7 +245,6 @@ void lanes_deliver(struct lanes *lanes)
 static int lane_open(struct lane *lane, const char *url, struct hf_error *err)
 {
     int r = hf_open(url, &lane->hf, err);
-    lane->is_here = r >= 0 && lane == &lane->lanes->of[LANE_READ] && hf_is_local(lane->hf);
     for (int i = 0; r >= 0 && i < BATCHES; i++) {
         struct batch *b = malloc(sizeof *b);
         if (!b)
@@ -249,7 +252,7 @@ static int lane_open(struct lane *lane, const char *url, struct hf_error *err)
         b->next = lane->spare;
         lane->spare = b;
     }
-    if (r < 0 || lane->is_here)
+    if (r < 0)
         return r;
     int failed = pthread_create(&lane->thread, NULL, lane_main, lane);
     if (failed)
@@ -311,15 +314,22 @@ void lanes_close(struct lanes *lanes)
         lane_close(&lanes->of[i]);
     if (lanes->event_fd >= 0)
         close(lanes->event_fd);
+    free(lanes->looked);
     free(lanes);
 }
 
 int lanes_open(const char *url, struct lanes **ret, struct hf_error *err)
 {
     struct lanes *lanes = calloc(1, sizeof *lanes);
-    if (!lanes)
+    struct batch *looked = malloc(sizeof *looked);
+    if (!lanes || !looked) {
+        free(lanes);
+        free(looked);
         return hf_fail(err, HF_NOMEM, "out of memory");
+    }
     int r = 0;
+    lanes->looked = looked;
+    queue_init(&lanes->looks);
     for (int i = 0; i < N_LANES; i++) {
         struct lane *lane = &lanes->of[i];
         lane->lanes = lanes;

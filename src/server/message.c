@@ -344,13 +344,15 @@ int chunks_read(struct chunks *c, const char *text, size_t n, size_t *ret_used, 
             continue;
         }
         size_t piece = c->left < n - at ? (size_t)c->left : n - at;
+        if (piece > out->cap - out->len) {
+            r = -413;
+            break;
+        }
         hf_buf_add(out, text + at, piece);
         at += piece;
         c->left -= piece;
         if (!c->left)
             c->state = CHUNK_DATA_CR;
-        if (out->failed)
-            r = -413;
     }
     *ret_used = at;
     return r ? r : c->state == CHUNK_END;

@@ -69,7 +69,8 @@ struct chunks {
 
 /*
  * Decode what has come into `out`; *ret_used bytes of it belonged to the body. 1: it has ended; 0:
- * more must come; negative: -status.
+ * more must come; negative: -status. -413: `out` has no room for what comes next; with more of it,
+ * one can go on.
  */
 int chunks_read(struct chunks *c, const char *text, size_t n, size_t *ret_used, struct hf_buf *out);
 

@@ -11,14 +11,14 @@
 
 enum { PLAIN_MAX = 12 }; /* members */
 
-enum value_kind { VALUE_NULL, VALUE_TEXT, VALUE_WHOLE, VALUE_REAL, VALUE_OTHER };
+enum value_kind { VALUE_NULL, VALUE_TEXT, VALUE_WHOLE, VALUE_OTHER };
 
 struct member {
     const char *name;
     enum value_kind kind;
     const char *text;
     int64_t whole;
-    double real;
+    const struct json_t *json; /* what it was read from; NULL: read in place */
 };
 
 /*

@@ -28,7 +28,7 @@ int64_t now_ms(void) { return now_us() / 1000; }
 /* ---- starting ------------------------------------------------------------------------------- */
 
 /* What a descriptor in the loop's epoll is; listeners and connections follow. */
-enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH };
+enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_IDLE };
 
 static int add_source(struct server *server, int fd, enum source source, struct hf_error *err)
 {
@@ -68,6 +68,8 @@ static int open_parts(struct server *server, struct hf_error *err)
 {
     int r = connections_open(server, err);
     if (r >= 0)
+        r = config_open(server, err);
+    if (r >= 0)
         r = open_signals(server, err);
     if (r >= 0)
         r = listen_open(server, err);
@@ -81,6 +83,12 @@ static int open_parts(struct server *server, struct hf_error *err)
         r = waits_open(server, err);
     if (r >= 0)
         r = streams_open(server, err);
+    if (r >= 0)
+        r = results_open(server, err);
+    if (r >= 0)
+        r = executions_open(server, err);
+    if (r >= 0)
+        r = claims_open(server, err);
     return r;
 }
 
@@ -95,6 +103,8 @@ static int start(struct server *server, struct hf_error *err)
         r = add_source(server, server->signal_fd, FROM_SIGNALS, err);
     if (r >= 0)
         r = add_source(server, server->watch ? hf_watch_fd(server->watch) : -1, FROM_WATCH, err);
+    if (r >= 0)
+        r = add_source(server, claims_fd(server), FROM_IDLE, err);
     for (size_t i = 0; r >= 0 && i < server->n_listeners; i++) {
         struct listener *l = &server->listeners[i];
         if ((r = listener_watch(l, err)) < 0)
@@ -112,11 +122,15 @@ static void close_parts(struct server *server)
     if (server->lanes)
         lanes_finish(server->lanes);
     hf_watch_close(server->watch);
+    claims_close(server);
     lanes_close(server->lanes);
+    executions_close(server);
+    results_close(server);
     streams_close(server);
     waits_close(server);
     access_close(server);
     metrics_close(server);
+    config_close(server);
     close(server->epoll_fd);
     close(server->signal_fd);
 }
@@ -138,7 +152,9 @@ static void drain(struct server *server)
     }
     waits_drain(server);
     streams_drain(server);
+    results_drain(server);
     wakes_drain(server);
+    claims_drain(server);
 }
 
 static void reload(struct server *server)
@@ -150,7 +166,7 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
-    log_event("reloaded", LOG_END);
+    config_reload(server);
     notify_systemd("READY=1");
 }
 
@@ -177,6 +193,8 @@ static void take_event(struct server *server, const struct epoll_event *event)
         lanes_deliver(server->lanes);
     else if (source == FROM_SIGNALS)
         take_signals(server);
+    else if (source == FROM_IDLE)
+        claims_woken(server);
     else
         waits_woken(server);
 }
@@ -202,6 +220,8 @@ static int64_t tick(struct server *server)
     server->again = false;
     int64_t next_ms = waits_tick(server, at_ms);
     next_ms = earlier(next_ms, streams_tick(server, at_ms));
+    next_ms = earlier(next_ms, results_tick(server, at_ms));
+    next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
     next_ms = earlier(next_ms, connections_tick(server, at_ms));
     run_connections(server);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "error.h"
 #include "id.h"
 #include "locks.h"
@@ -155,8 +156,8 @@ static void wait_free(struct wait *w)
 {
     struct waits *t = w->server->waits;
     heap_leave(t, w);
-    if (w->watched && !other_with_token(w))
-        hf_watch_remove(w->server->watch, w->token);
+    if (w->watched)
+        hf_watch_remove(w->server->watch, w->token, &w->woken);
     list_leave(t, w);
     free(w);
 }
@@ -286,7 +287,7 @@ static void queued(struct wait *w, const struct hf_answer *answer)
 static void start_again(struct wait *w)
 {
     if (w->watched)
-        hf_watch_remove(w->server->watch, w->token);
+        hf_watch_remove(w->server->watch, w->token, &w->woken);
     list_leave(w->server->waits, w);
     w->watched = w->waited = w->queued = false;
     w->job.watch = NULL;

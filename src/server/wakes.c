@@ -58,7 +58,7 @@ static void waker_free(void *arg)
     while (other && strcmp(other->id, w->id) != 0)
         other = other->next;
     if (!other)
-        hf_watch_remove(server->watch, w->id);
+        hf_watch_remove(server->watch, w->id, &w->woken);
     else /* who asked for a new stream may close the old one only now */
         hf_watch_add(server->watch, w->id, &other->woken, NULL);
     free(w);

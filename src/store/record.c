@@ -41,21 +41,22 @@ struct hf_world hf_record_world_now(struct hf_record_world *rw)
 static void clear_saved_effects(struct hf_effects *fx)
 {
     fx->n_events = fx->n_dropped = fx->n_executions = fx->n_wake = 0;
-    fx->put_self = fx->changed = false;
-    fx->output_of[0] = '\0';
+    fx->put_self = fx->changed = fx->unpark = false;
+    fx->park_due_ms = 0;
+    fx->output_of[0] = fx->replaced_by[0] = '\0';
 }
 
 static void clear_effects(struct hf_effects *fx)
 {
     clear_saved_effects(fx);
-    fx->inherited = false;
+    fx->inherited = fx->vacated = fx->stepped = false;
     fx->freed = (struct hf_takeover){0};
 }
 
 static bool has_effects(const struct hf_effects *fx)
 {
     return fx->changed || fx->put_self || fx->n_events || fx->n_dropped || fx->n_executions ||
-           fx->output_of[0];
+           fx->output_of[0] || fx->unpark;
 }
 
 /* Everything that one request needs while it is worked on. */
@@ -75,6 +76,7 @@ struct wakes {
         struct hf_lock_id id;
     } * of;
     size_t n, size;
+    size_t n_ready; /* executions that idle workers are to be told of */
 };
 
 static void note_wakes(struct wakes *wakes, const char *name, const struct hf_effects *fx)
@@ -83,6 +85,8 @@ static void note_wakes(struct wakes *wakes, const char *name, const struct hf_ef
         wakes->of[wakes->n].name = name;
         wakes->of[wakes->n++].id = fx->wake[i];
     }
+    for (uint32_t i = 0; i < fx->n_executions; i++)
+        wakes->n_ready += fx->executions[i].x.state == HF_PENDING && !fx->executions[i].x.parked;
 }
 
 static int load(struct work *w, struct hf_error *err)
@@ -91,12 +95,27 @@ static int load(struct work *w, struct hf_error *err)
                         err);
 }
 
+/* Where none is left, the record says so: the next one who gives the lock back need not look. */
+static int unpark(struct work *w, struct wakes *wakes, struct hf_error *err)
+{
+    bool done = false;
+    int r = w->ops->unpark(w->store, w->rec.name, &done, err);
+    wakes->n_ready += done;
+    if (r < 0 || done)
+        return r;
+    clear_saved_effects(&w->fx);
+    w->rec.parked = false;
+    w->fx.changed = true;
+    return w->ops->save(w->store, &w->rec, &w->ask, &w->fx, err);
+}
+
 static int save(struct work *w, struct wakes *wakes, struct hf_error *err)
 {
     if (!has_effects(&w->fx))
         return 0;
     note_wakes(wakes, w->ask.req->name, &w->fx);
-    return w->ops->save(w->store, &w->rec, &w->ask, &w->fx, err);
+    int r = w->ops->save(w->store, &w->rec, &w->ask, &w->fx, err);
+    return r < 0 || !w->fx.unpark ? r : unpark(w, wakes, err);
 }
 
 static int prepare(struct work *w, const struct hf_request *req, struct hf_error *err)
@@ -113,6 +132,22 @@ static int find_execution(struct work *w, struct hf_error *err)
 {
     struct hf_sought sought = hf_ask_finds(w->ask.req);
     return sought.key || sought.id ? w->ops->find(w->store, &sought, &w->ask, err) : 0;
+}
+
+/* What else the step must know. It is counted where settling is kept, so that goes first. */
+static int count(struct work *w, struct wakes *wakes, struct hf_error *err)
+{
+    struct hf_wanted wanted = hf_ask_wants(&w->ask);
+    if (!wanted.running_of && wanted.waiting == HF_WAITING_NOT)
+        return 0;
+    if (has_effects(&w->fx)) {
+        int r = save(w, wakes, err);
+        clear_saved_effects(&w->fx);
+        if (r < 0 || (r = find_execution(w, err)) < 0)
+            return r;
+        wanted = hf_ask_wants(&w->ask);
+    }
+    return w->ops->count(w->store, &wanted, w->world.wall_ms, &w->ask, err);
 }
 
 /* Until a live waiter has it, or nobody is left; a long line of dead ones takes several turns. */
@@ -138,6 +173,8 @@ static int change(struct work *w, struct hf_answer *answer, struct wakes *wakes,
         r = settle(w, wakes, err);
     if (r >= 0)
         r = find_execution(w, err);
+    if (r >= 0)
+        r = count(w, wakes, err);
     if (r < 0)
         return r;
     hf_step(&w->rec, &w->ask, &w->world, answer, &w->fx);
@@ -262,6 +299,8 @@ int hf_record_apply(struct hf_store *store, const struct hf_record_ops *ops,
         r = apply_in_transaction(w, requests, n, answers, &wakes, err);
     for (size_t i = 0; r >= 0 && i < wakes.n; i++)
         ops->wake(store, wakes.of[i].name, &wakes.of[i].id);
+    if (r >= 0 && wakes.n_ready)
+        ops->wake_idle(store, wakes.n_ready);
 out:
     free(wakes.of);
     free(w);

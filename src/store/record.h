@@ -42,16 +42,27 @@ struct hf_record_ops {
     int64_t (*next_fence)(struct hf_store *store);
 
     /*
-     * Fill in ask->found, has_found and same_input. -HF_UNSUPPORTED where only locks are kept.
+     * Fill in ask->found, has_found and same_input. -HF_UNSUPPORTED where only locks are kept; what
+     * follows is never called then.
      */
     int (*find)(struct hf_store *store, const struct hf_sought *sought, struct hf_ask *ask,
                 struct hf_error *err);
+
+    /* Fill in ask->n_running, n_waiting and waiting_id, as far as wanted; `wall_ms` is now. */
+    int (*count)(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
+                 struct hf_ask *ask, struct hf_error *err);
+
+    /* Make the first ready that is parked at `name`; false: there is none. */
+    int (*unpark)(struct hf_store *store, const char *name, bool *ret_done, struct hf_error *err);
 
     /* The store's clock, read after begin. */
     int64_t (*now_ms)(struct hf_store *store);
 
     /* Tell the waiter, after the commit. Best effort: it polls too. */
     void (*wake)(struct hf_store *store, const char *name, const struct hf_lock_id *id);
+
+    /* After the commit: `n` executions became ready. One idle worker for each; the same. */
+    void (*wake_idle)(struct hf_store *store, size_t n);
 };
 
 /* hf_store_ops.apply for a record store. The caller holds the store's thread lock. */

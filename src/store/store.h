@@ -68,10 +68,15 @@ struct hf_store_ops {
     int (*due)(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
                size_t *ret_n, struct hf_error *err);
 
+    /* As hf_last_key(). It costs one look into an index, whatever else is kept. NULL: not known. */
+    int (*last_key)(struct hf_store *store, const char *workflow, const char *from, const char *to,
+                    char ret[HF_KEY_MAX + 1], struct hf_error *err);
+
     /*
      * The worker `id`, which watches (watch() with no name), sleeps: it is woken once, by the first
      * execution that becomes ready after this, if no other sleeper is. *ret_next_ms: when the next
-     * of those that are not parked falls due (wall clock); 0: there is none. NULL: it polls.
+     * of those that are not parked falls due (wall clock); 0: there is none. With NULL for that it is
+     * awake again, and not to be woken. NULL: it polls.
      */
     int (*idle)(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
                 struct hf_error *err);

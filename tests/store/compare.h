@@ -21,6 +21,7 @@ struct comparison {
     struct fences *fences;
     int64_t tolerance_ms;            /* of times */
     bool without_executions;         /* the store does not tell of them */
+    bool without_turns;              /* it knows neither parking nor retries */
     char difference[HF_MESSAGE_MAX]; /* empty: none */
 };
 

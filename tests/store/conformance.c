@@ -193,6 +193,59 @@ static void check_fence(const struct hf_execution *of_model, const struct hf_exe
     check(&c, what);
 }
 
+/* ---- an idle worker ------------------------------------------------------------------------- */
+
+static struct {
+    struct hf_store *store; /* NULL: it is awake */
+    struct hf_lock_id id;
+    int fd;
+} sleeper;
+
+static void wake_sleeper(void)
+{
+    if (!sleeper.store)
+        return;
+    sleeper.store->ops->idle(sleeper.store, &sleeper.id, NULL, NULL);
+    sleeper.store->ops->unwatch(sleeper.store, NULL, &sleeper.id, sleeper.fd);
+    sleeper.store = NULL;
+}
+
+/* It goes to sleep, and is told when the next one falls due. */
+static void put_to_sleep(void)
+{
+    struct hf_error error;
+    char token[HF_UUID_LEN + 1];
+    int64_t next_ms = -1;
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    wake_sleeper();
+    if (!h.has_turns)
+        return;
+    snprintf(token, sizeof token, "%08llx-0000-4000-a000-%012llx",
+             (unsigned long long)(h.seed & 0xffffffff), (unsigned long long)h.step);
+    sleeper.id = hf_lock_id_of(token);
+    if (store->ops->watch(store, NULL, &sleeper.id, &sleeper.fd, &error) < 0 ||
+        store->ops->idle(store, &sleeper.id, &next_ms, &error) < 0)
+        give_up("idle", error.message);
+    sleeper.store = store;
+    int64_t expected_ms = model_next_due(h.model, h.model->now_ms + h.model->wall_offset_ms);
+    if (llabs(next_ms - expected_ms) > (h.real_clock ? EDGE_MS : 0))
+        give_up("idle", "another one falls due next");
+}
+
+/* It is woken once, by the first execution that becomes ready. */
+static void check_sleeper(size_t n_ready, const char *what)
+{
+    struct pollfd fd = {.fd = sleeper.fd, .events = POLLIN};
+    if (!sleeper.store)
+        return;
+    if (poll(&fd, 1, n_ready ? WAKE_MS : 0) != (n_ready ? 1 : 0))
+        give_up(what, n_ready ? "the idle worker was not woken" : "the idle worker was woken");
+    if (n_ready)
+        wake_sleeper();
+}
+
+/* ---- playing, on ---------------------------------------------------------------------------- */
+
 static void play(int name)
 {
     struct hf_store *store = h.handles[chance(HANDLES)];
@@ -216,16 +269,20 @@ static void play(int name)
         give_up(what, error.message);
     struct comparison c = {.fences = &h.fences[name],
                            .tolerance_ms = h.real_clock ? EDGE_MS : 0,
+                           .without_turns = !h.has_turns,
                            .without_executions = !h.has_executions};
+    size_t n_ready = 0;
     for (size_t i = 0; i < n; i++) {
         describe(&asked[i], what, sizeof what);
         model_apply(h.model, &asked[i], &of_model[i]);
+        n_ready += h.model->n_ready;
         check_wakes(name, what);
         compare_answers(&c, &of_model[i], &of_store[i]);
         check(&c, what);
-        if (of_model[i].has_execution && h.has_executions)
+        if (of_model[i].has_execution && of_store[i].has_execution)
             check_fence(&of_model[i].execution, &of_store[i].execution, what);
     }
+    check_sleeper(n_ready, what);
 }
 
 static void move_clock(int name)
@@ -270,6 +327,8 @@ static void reopen_one(void)
         for (size_t j = 0; j < h.n_actors[name]; j++)
             if (h.actors[name][j].watched_on == h.handles[i])
                 unwatch(&h.actors[name][j], names[name]);
+    if (sleeper.store == h.handles[i])
+        wake_sleeper();
     h.handles[i]->ops->close(h.handles[i]);
     h.handles[i] = open_store();
 }
@@ -426,7 +485,9 @@ static int check_execution(void *arg, const struct hf_execution *of_store)
     if (l->at == 0)
         give_up("executions", "there are more than there should be");
     const struct model_execution *x = &h.model->executions[--l->at];
-    struct comparison c = {.fences = &h.fences[0], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    struct comparison c = {.fences = &h.fences[0],
+                           .tolerance_ms = h.real_clock ? EDGE_MS : 0,
+                           .without_turns = !h.has_turns};
     compare_executions(&c, &x->x, of_store);
     check(&c, "executions");
     check_fence(&x->x, of_store, "executions");
@@ -468,12 +529,13 @@ static void check_due(void)
     struct hf_due due = {.workflows = workflows,
                          .n_workflows = (size_t)chance(3),
                          .wall_ms = h.model->now_ms + h.model->wall_offset_ms,
+                         .verifies = chance(2),
                          .skip = (size_t)chance(2),
                          .limit = DUE_MAX};
     struct hf_execution of_model[DUE_MAX], of_store[DUE_MAX];
     struct hf_error error;
     size_t n = 0;
-    if (!h.has_executions)
+    if (!h.has_turns)
         return;
     if (store->ops->due(store, &due, of_store, &n, &error) < 0)
         give_up("due", error.message);
@@ -520,6 +582,7 @@ static void begin_history(void)
         h.processes[i] = start_process();
     h.has_once = keeps_once();
     h.has_executions = h.handles[0]->ops->executions != NULL;
+    h.has_turns = h.handles[0]->ops->idle != NULL;
     h.has_all_events = strncmp(h.url, "file:", 5) != 0;
     h.has_processes = strncmp(h.url, "http:", 5) != 0; /* the service may be on another machine */
     pass_time(5000);
@@ -530,6 +593,7 @@ static void end_history(void)
     for (int name = 0; name < NAMES; name++)
         for (size_t i = 0; i < h.n_actors[name]; i++)
             unwatch(&h.actors[name][i], names[name]);
+    wake_sleeper();
     for (int i = 0; i < HANDLES; i++)
         h.handles[i]->ops->close(h.handles[i]);
     if (engine_clock)
@@ -559,6 +623,8 @@ static void play_history(void)
             check_executions(false);
         else if (dice < 99)
             check_due();
+        else if (chance(2))
+            put_to_sleep();
         else
             check_totals();
     }

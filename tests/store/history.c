@@ -54,13 +54,15 @@ void describe(const struct hf_request *req, char *ret, size_t size)
                                       "lost",    "status", "guard",   "enqueue",  "cancel"};
     snprintf(ret, size,
              "%s %s owner=%s token=%.8s fence=%lld ttl=%lld wait=%lld priority=%d bound=%zu"
-             " workflow=%s key=%s once=%d input=%.*s execution=%s claim=%d spawned=%d outcome=%d",
+             " workflow=%s key=%s once=%d input=%.*s execution=%s claim=%d spawned=%d outcome=%d"
+             " overlap=%d limit=%d concurrency=%d run_at=%lld verifies=%d",
              ops[req->op], req->name, req->owner ? req->owner : "-", req->token ? req->token : "-",
              (long long)req->fence, (long long)req->ttl_ms, (long long)req->wait_ms, req->priority,
              req->n_bound, req->workflow ? req->workflow : "-", req->key ? req->key : "-",
              req->once, (int)req->input_size, req->input_size ? (const char *)req->input : "",
              req->execution_id ? req->execution_id : "-", req->claim, req->spawned,
-             (int)req->outcome);
+             (int)req->outcome, (int)req->overlap, req->queue_limit, req->concurrency,
+             (long long)req->run_at_ms, req->verifies);
 }
 
 /* ---- actors --------------------------------------------------------------------------------- */
@@ -95,6 +97,16 @@ void make_room(int name)
     }
 }
 
+static void add_turns(struct actor *a)
+{
+    static const int64_t backoffs[] = {0, 0, 1000, 20000};
+    a->max_attempts = (int32_t)chance(3);
+    a->overlap = (enum hf_overlap)chance(HF_OVERLAP_CANCEL + 1);
+    a->queue_limit = (int32_t)chance(4);
+    a->concurrency = (int32_t)chance(3);
+    a->retry_backoff_ms = PICK(backoffs);
+}
+
 static void add_execution(struct actor *a, int name)
 {
     static const char *const inputs[] = {NULL, "in", "other"};
@@ -106,13 +118,15 @@ static void add_execution(struct actor *a, int name)
         a->once = true;
         return;
     }
-    a->workflow = chance(8) ? names[name] : SHARED_WORKFLOW;
+    a->workflow = chance(h.has_turns ? 3 : 8) ? names[name] : SHARED_WORKFLOW;
     if (chance(3))
         a->key = PICK(keys);
     a->once = a->key && chance(2);
     a->input = PICK(inputs);
     a->on_lost = PICK(on_losts);
-    a->max_attempts = (int32_t)chance(3);
+    a->overlap = HF_OVERLAP_QUEUE;
+    if (h.has_turns)
+        add_turns(a);
 }
 
 static struct actor *new_actor(int name)
@@ -174,6 +188,10 @@ static void put_execution(struct hf_request *req, const struct actor *a)
     req->execution_id = a->execution_id;
     req->on_lost = a->on_lost;
     req->max_attempts = a->max_attempts;
+    req->retry_backoff_ms = a->retry_backoff_ms;
+    req->concurrency = a->concurrency;
+    req->overlap = a->overlap;
+    req->queue_limit = a->queue_limit;
 }
 
 static struct hf_request acquire_request(int name, struct actor *a, bool waits)
@@ -268,6 +286,7 @@ static struct hf_request execution_request(int name)
                                   .ttl_ms = a->ttl_ms,
                                   .owner = a->owner,
                                   .claim = true,
+                                  .verifies = h.has_turns && chance(2),
                                   .execution_id = some_execution(name)};
         a->workflow = names[name]; /* so that it goes on as a runner does */
         snprintf(a->execution_id, sizeof a->execution_id, "%s", req.execution_id);

@@ -31,7 +31,9 @@ struct actor {
     const char *workflow, *key, *input;
     bool once;
     enum hf_on_lost on_lost;
-    int32_t max_attempts;
+    int32_t max_attempts, concurrency, queue_limit;
+    int64_t retry_backoff_ms;
+    enum hf_overlap overlap;
     int64_t ttl_ms, wait_ms;
     int32_t priority;
     int process; /* index of the process it is bound to, or -1 */
@@ -46,6 +48,7 @@ struct history {
     uint64_t seed, random;
     int64_t steps;
     bool real_clock, has_once, has_executions, has_all_events, has_processes;
+    bool has_turns; /* overlap, parking, concurrency, retries, verifying, idle workers */
     struct model *model;
     struct hf_store *handles[HANDLES];
     struct fences fences[NAMES];

@@ -21,6 +21,8 @@ static struct {
         int fd;
     } watches[WATCHES_MAX];
     size_t n_watches;
+    struct hf_lock_id sleepers[WATCHES_MAX];
+    size_t n_sleepers;
 } all;
 
 const char *mutant_text(enum mutant mutant)
@@ -39,7 +41,7 @@ void memory_reset(enum mutant mutant)
         model_free(all.kept);
     all.kept = model_new();
     all.mutant = mutant;
-    all.n_watches = 0;
+    all.n_watches = all.n_sleepers = 0;
 }
 
 /* ---- record operations ---------------------------------------------------------------------- */
@@ -114,6 +116,12 @@ static bool spoil_execution(struct hf_kept_execution *kept, const struct hf_requ
         x->attempt = 1;
     if (all.mutant == MUTANT_FORGETS_CANCEL)
         x->cancel_requested = false;
+    if (all.mutant == MUTANT_FORGETS_PARKING)
+        x->parked = false;
+    if (all.mutant == MUTANT_FORGETS_WHAT_WAS_SPENT)
+        x->spent = 0;
+    if (all.mutant == MUTANT_RETRIES_AT_ONCE && x->state == HF_PENDING && x->spent)
+        x->run_at_ms = x->created_at_ms;
     return true;
 }
 
@@ -147,6 +155,10 @@ static int save(struct hf_store *store, const struct hf_record *rec, const struc
         lock->rec.n_ended = 0;
     if (all.mutant == MUTANT_DROPS_EVENTS && kept.n_events > 1)
         kept.n_events = 1;
+    if (all.mutant == MUTANT_PARKS_ONE_BY_ONE)
+        kept.park_due_ms = 0;
+    if (all.mutant == MUTANT_KEEPS_THE_REPLACED)
+        kept.replaced_by[0] = '\0';
     spoil_executions(&kept, ask->req);
     model_save(all.kept, lock, ask, &kept);
     return 0;
@@ -173,6 +185,25 @@ static int find(struct hf_store *store, const struct hf_sought *sought, struct h
     return 0;
 }
 
+static int count(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
+                 struct hf_ask *ask, struct hf_error *err)
+{
+    (void)store, (void)err;
+    if (all.mutant == MUTANT_SEES_THE_FUTURE_IN_THE_WAY)
+        wall_ms += 100000;
+    model_count(all.kept, ask->req->name, wanted, wall_ms, ask);
+    if (all.mutant == MUTANT_COUNTS_NOBODY_RUNNING)
+        ask->n_running = 0;
+    return 0;
+}
+
+static int unpark(struct hf_store *store, const char *name, bool *ret_done, struct hf_error *err)
+{
+    (void)store, (void)err;
+    *ret_done = all.mutant != MUTANT_NEVER_UNPARKS && model_unpark(all.kept, name);
+    return 0;
+}
+
 static int64_t now_ms(struct hf_store *store)
 {
     (void)store;
@@ -187,6 +218,12 @@ static void wake(struct hf_store *store, const char *name, const struct hf_lock_
             eventfd_write(all.watches[i].fd, 1);
 }
 
+static void wake_idle(struct hf_store *store, size_t n)
+{
+    for (size_t i = 0; all.mutant != MUTANT_LETS_THE_IDLE_SLEEP && i < all.n_sleepers && n; n--)
+        wake(store, NULL, &all.sleepers[--all.n_sleepers]);
+}
+
 static const struct hf_record_ops record_ops = {
     .begin = begin,
     .commit = commit,
@@ -195,8 +232,11 @@ static const struct hf_record_ops record_ops = {
     .save = save,
     .next_fence = next_fence,
     .find = find,
+    .count = count,
+    .unpark = unpark,
     .now_ms = now_ms,
     .wake = wake,
+    .wake_idle = wake_idle,
 };
 
 /* ---- the store ------------------------------------------------------------------------------ */
@@ -300,7 +340,7 @@ static int due(struct hf_store *store, const struct hf_due *wanted, struct hf_ex
     if (all.mutant == MUTANT_IS_EARLY)
         spoilt.wall_ms += 100000;
     *ret_n = model_due(all.kept, &spoilt, ret);
-    if (all.mutant == MUTANT_ONE_LOCK_TWICE && *ret_n && *ret_n < wanted->limit) {
+    if (all.mutant == MUTANT_ONE_TWICE && *ret_n && *ret_n < wanted->limit) {
         ret[*ret_n] = ret[0];
         ++*ret_n;
     }
@@ -328,6 +368,22 @@ static void unwatch(struct hf_store *store, const char *name, const struct hf_lo
     close(fd);
 }
 
+static int idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
+                struct hf_error *err)
+{
+    (void)store;
+    for (size_t i = 0; i < all.n_sleepers; i++)
+        if (hf_lock_id_equal(&all.sleepers[i], id))
+            all.sleepers[i] = all.sleepers[--all.n_sleepers];
+    if (!ret_next_ms)
+        return 0;
+    if (all.n_sleepers == WATCHES_MAX)
+        return hf_fail(err, HF_NOMEM, "too many sleepers");
+    all.sleepers[all.n_sleepers++] = *id;
+    *ret_next_ms = model_next_due(all.kept, hf_clock_wall_ms());
+    return 0;
+}
+
 static void close_store(struct hf_store *store)
 {
     if (all.mutant == MUTANT_REPEATS_FENCES)
@@ -346,6 +402,7 @@ static const struct hf_store_ops memory_ops = {
     .execution_data = execution_data,
     .executions = executions,
     .due = due,
+    .idle = idle,
     .watch = watch,
     .unwatch = unwatch,
 };

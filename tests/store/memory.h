@@ -32,7 +32,16 @@
     X(KEEPS_THE_FIRST_END, "an end is kept only where the execution was spawned")                  \
     X(LOSES_THE_OUTPUT, "what a command printed is not kept")                                      \
     X(IS_EARLY, "what is to run later is due now")                                                 \
-    X(ONE_LOCK_TWICE, "two executions of one lock are due at once")
+    X(ONE_TWICE, "an execution is due twice")                                                      \
+    X(SEES_THE_FUTURE_IN_THE_WAY, "what is to run later is in the way of what is wanted now")      \
+    X(COUNTS_NOBODY_RUNNING, "a workflow is never full")                                           \
+    X(KEEPS_THE_REPLACED, "those that wait are not replaced")                                      \
+    X(FORGETS_PARKING, "what waits for a held lock is looked at again and again")                  \
+    X(PARKS_ONE_BY_ONE, "of those that wait for a held lock only the claimed one is parked")       \
+    X(NEVER_UNPARKS, "what is parked stays so when its lock is free")                              \
+    X(FORGETS_WHAT_WAS_SPENT, "how often a command was started is not kept")                       \
+    X(RETRIES_AT_ONCE, "what has failed is due again at once")                                     \
+    X(LETS_THE_IDLE_SLEEP, "idle workers are not woken")
 
 enum mutant {
     MUTANT_NONE,

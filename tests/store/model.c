@@ -145,7 +145,7 @@ void model_load(struct model_lock *lock, const struct hf_lock_id *self)
         rec->self = lock->queue[own];
 }
 
-/* ---- effects -------------------------------------------------------------------------------- */
+/* ---- executions ----------------------------------------------------------------------------- */
 
 struct model_execution *model_execution(struct model *m, const char *id)
 {
@@ -215,17 +215,86 @@ void model_find(struct model *m, const struct hf_sought *sought, struct hf_ask *
                       (!x->input.n || memcmp(x->input.bytes, req->input, x->input.n) == 0);
 }
 
-static bool is_due(const struct hf_execution *x, const struct hf_due *due)
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+static int32_t count_running(const struct model *m, const char *workflow, const char *but)
+{
+    int32_t n = 0;
+    for (size_t i = 0; i < m->n_executions; i++) {
+        const struct hf_execution *x = &m->executions[i].x;
+        n +=
+            x->state == HF_RUNNING && strcmp(x->workflow, workflow) == 0 && strcmp(x->id, but) != 0;
+    }
+    return n;
+}
+
+void model_count(struct model *m, const char *name, const struct hf_wanted *wanted, int64_t wall_ms,
+                 struct hf_ask *ask)
+{
+    const struct hf_execution *first = NULL;
+    if (wanted->running_of)
+        ask->n_running = count_running(m, wanted->running_of, ask->has_found ? ask->found.id : "");
+    for (size_t i = 0; wanted->waiting != HF_WAITING_NOT && i < m->n_executions; i++) {
+        const struct hf_execution *x = &m->executions[i].x;
+        if (strcmp(x->lock, name) != 0 || !hf_execution_is_due(x, wall_ms) ||
+            (wanted->waiting == HF_WAITING_REPLACEABLE && !hf_execution_is_replaceable(x, wall_ms)))
+            continue;
+        ask->n_waiting++;
+        if (!first || hf_execution_before(x, first))
+            first = x;
+    }
+    snprintf(ask->waiting_id, sizeof ask->waiting_id, "%s", first ? first->id : "");
+}
+
+bool model_unpark(struct model *m, const char *name)
+{
+    struct hf_execution *first = NULL;
+    for (size_t i = 0; i < m->n_executions; i++) {
+        struct hf_execution *x = &m->executions[i].x;
+        if (x->parked && strcmp(x->lock, name) == 0 && (!first || hf_execution_before(x, first)))
+            first = x;
+    }
+    if (first)
+        first->parked = false;
+    return first != NULL;
+}
+
+static struct hf_execution *first_ready(struct model *m, const char *name, int64_t wall_ms)
+{
+    struct hf_execution *first = NULL;
+    for (size_t i = 0; i < m->n_executions; i++) {
+        struct hf_execution *x = &m->executions[i].x;
+        if (!x->parked && hf_execution_is_due(x, wall_ms) && strcmp(x->lock, name) == 0 &&
+            (!first || hf_execution_before(x, first)))
+            first = x;
+    }
+    return first;
+}
+
+static void park_due(struct model *m, const char *name, int64_t wall_ms)
+{
+    struct hf_execution *x;
+    for (int n = 0; n < HF_PARKED_AT_ONCE && (x = first_ready(m, name, wall_ms)); n++)
+        x->parked = true;
+}
+
+static void replace_waiting(struct model *m, const char *name, const struct hf_effects *fx)
+{
+    for (size_t i = 0; i < m->n_executions; i++) {
+        struct hf_execution *x = &m->executions[i].x;
+        if (strcmp(x->lock, name) == 0 && hf_execution_is_replaceable(x, fx->replaced_at_ms))
+            hf_execution_replace(x, fx->replaced_by, fx->replaced_at_ms);
+    }
+}
+
+static bool is_ready(const struct model *m, const struct hf_execution *x, const struct hf_due *due)
 {
     bool wanted = due->n_workflows == 0;
     for (size_t i = 0; i < due->n_workflows; i++)
         wanted |= strcmp(due->workflows[i], x->workflow) == 0;
-    return wanted && x->state == HF_PENDING && !x->to_verify && x->run_at_ms <= due->wall_ms;
-}
-
-static bool goes_before(const struct hf_execution *a, const struct hf_execution *b)
-{
-    return a->priority != b->priority ? a->priority > b->priority : a->run_at_ms < b->run_at_ms;
+    return wanted && !x->parked && (!x->to_verify || due->verifies) &&
+           hf_execution_is_due(x, due->wall_ms) &&
+           (!x->concurrency || count_running(m, x->workflow, "") < x->concurrency);
 }
 
 /* Picks the first that was not picked, again and again; older ones come first by themselves. */
@@ -236,14 +305,13 @@ size_t model_due(struct model *m, const struct hf_due *due, struct hf_execution 
     while (picked && n < due->limit) {
         size_t best = m->n_executions;
         for (size_t i = 0; i < m->n_executions; i++)
-            if (!picked[i] && is_due(&m->executions[i].x, due) &&
+            if (!picked[i] && is_ready(m, &m->executions[i].x, due) &&
                 (best == m->n_executions ||
-                 goes_before(&m->executions[i].x, &m->executions[best].x)))
+                 hf_execution_before(&m->executions[i].x, &m->executions[best].x)))
                 best = i;
         if (best == m->n_executions)
             break;
-        for (size_t i = 0; i < m->n_executions; i++) /* the others of this lock wait */
-            picked[i] |= strcmp(m->executions[i].x.lock, m->executions[best].x.lock) == 0;
+        picked[best] = true;
         if (skip)
             skip--;
         else
@@ -253,6 +321,26 @@ size_t model_due(struct model *m, const struct hf_due *due, struct hf_execution 
     return n;
 }
 
+int64_t model_next_due(struct model *m, int64_t wall_ms)
+{
+    int64_t next_ms = 0;
+    for (size_t i = 0; i < m->n_executions; i++) {
+        const struct hf_execution *x = &m->executions[i].x;
+        if (x->state == HF_PENDING && !x->parked && x->run_at_ms > wall_ms &&
+            (!next_ms || x->run_at_ms < next_ms))
+            next_ms = x->run_at_ms;
+    }
+    return next_ms;
+}
+
+/* ---- effects -------------------------------------------------------------------------------- */
+
+static void note_ready(struct model *m, const struct hf_effects *fx)
+{
+    for (uint32_t i = 0; i < fx->n_executions; i++)
+        m->n_ready += fx->executions[i].x.state == HF_PENDING && !fx->executions[i].x.parked;
+}
+
 void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
                 const struct hf_effects *fx)
 {
@@ -260,8 +348,13 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
         remove_waiter(lock, &fx->dropped[i]);
     if (fx->put_self)
         put_waiter(lock, &lock->rec.self);
+    if (fx->replaced_by[0])
+        replace_waiting(m, lock->rec.name, fx);
     for (uint32_t i = 0; i < fx->n_executions; i++)
         keep_execution(m, &fx->executions[i], ask->req);
+    if (fx->park_due_ms)
+        park_due(m, lock->rec.name, fx->park_due_ms);
+    note_ready(m, fx);
     if (fx->output_of[0])
         keep_output(m, fx->output_of, ask->req);
     for (uint32_t i = 0; i < fx->n_wake; i++)
@@ -279,8 +372,9 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
 static void clear_saved_effects(struct hf_effects *fx)
 {
     fx->n_events = fx->n_dropped = fx->n_executions = fx->n_wake = 0;
-    fx->put_self = fx->changed = false;
-    fx->output_of[0] = '\0';
+    fx->put_self = fx->changed = fx->unpark = false;
+    fx->park_due_ms = 0;
+    fx->output_of[0] = fx->replaced_by[0] = '\0';
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -319,13 +413,39 @@ static struct hf_ask make_ask(const struct hf_request *req)
     return ask;
 }
 
+/* All that was changed so far, and the turn of the next one that is parked. */
+static void save(struct model *m, struct model_lock *lock, const struct hf_ask *ask)
+{
+    model_save(m, lock, ask, &m->fx);
+    if (m->fx.unpark) {
+        lock->rec.parked = model_unpark(m, lock->rec.name);
+        m->n_ready += lock->rec.parked;
+    }
+    clear_saved_effects(&m->fx);
+}
+
+static void look_around(struct model *m, struct model_lock *lock, struct hf_ask *ask,
+                        int64_t wall_ms)
+{
+    struct hf_sought sought = hf_ask_finds(ask->req);
+    model_find(m, &sought, ask);
+    struct hf_wanted wanted = hf_ask_wants(ask);
+    if (!wanted.running_of && wanted.waiting == HF_WAITING_NOT)
+        return;
+    save(m, lock, ask);
+    model_find(m, &sought, ask);
+    wanted = hf_ask_wants(ask);
+    model_count(m, lock->rec.name, &wanted, wall_ms, ask);
+}
+
 void model_apply(struct model *m, const struct hf_request *req, struct hf_answer *ret)
 {
     struct model_lock *lock = model_lock(m, req->name);
     struct hf_world world = model_world(m);
     struct hf_ask ask = make_ask(req);
-    m->n_wakes = 0;
+    m->n_wakes = m->n_ready = 0;
     clear_saved_effects(&m->fx);
+    m->fx.vacated = m->fx.stepped = false;
     m->fx.freed = (struct hf_takeover){0};
     m->fx.inherited = false;
     if (hf_op_is_read(req->op)) {
@@ -335,15 +455,13 @@ void model_apply(struct model *m, const struct hf_request *req, struct hf_answer
         return;
     }
     settle(m, lock, &ask, &world);
-    struct hf_sought sought = hf_ask_finds(req);
-    model_find(m, &sought, &ask);
+    look_around(m, lock, &ask, world.wall_ms);
     hf_step(&lock->rec, &ask, &world, ret, &m->fx);
-    model_save(m, lock, &ask, &m->fx);
+    save(m, lock, &ask);
     if (lock->rec.grant.held || lock->n_queue == 0)
         return;
-    clear_saved_effects(&m->fx); /* given back with only dead waiters in the window */
-    settle(m, lock, &ask, &world);
-    model_save(m, lock, &ask, &m->fx);
+    settle(m, lock, &ask, &world); /* given back with only dead waiters in the window */
+    save(m, lock, &ask);
 }
 
 /* ---- looking -------------------------------------------------------------------------------- */

@@ -54,6 +54,7 @@ struct model {
     size_t n_events, events_size;
     struct hf_lock_id wakes[4]; /* of the last request */
     size_t n_wakes;
+    size_t n_ready;    /* executions that the last request made ready */
     bool keeps_events; /* false saves the simulator their cost */
     struct hf_effects fx;
 };
@@ -84,11 +85,21 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
 /* The execution that the request means, into the ask. */
 void model_find(struct model *m, const struct hf_sought *sought, struct hf_ask *ask);
 
+/* What else the step must know, into the ask. */
+void model_count(struct model *m, const char *name, const struct hf_wanted *wanted, int64_t wall_ms,
+                 struct hf_ask *ask);
+
+/* Make the first ready that is parked at this lock; false: there is none. */
+bool model_unpark(struct model *m, const char *name);
+
 /* The execution with this id, or NULL. */
 struct model_execution *model_execution(struct model *m, const char *id);
 
 /* As a store's due() gives them. */
 size_t model_due(struct model *m, const struct hf_due *due, struct hf_execution *ret);
+
+/* When the next one that is not parked falls due after this, as a store's idle() gives it. */
+int64_t model_next_due(struct model *m, int64_t wall_ms);
 
 /* The world as the model sees it now. */
 struct hf_world model_world(struct model *m);

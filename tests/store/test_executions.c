@@ -1,5 +1,8 @@
 /* Executions through the library, on the sqlite store: what holdfast.h promises of them. */
+#include <poll.h>
 #include <sqlite3.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "place.h"
 
@@ -30,6 +33,7 @@ static struct hf_begin_options options(const char *workflow, const char *key, co
     o.key = key;
     o.input = input;
     o.input_size = input ? strlen(input) : 0;
+    o.overlap = HF_OVERLAP_QUEUE;
     return o;
 }
 
@@ -269,6 +273,144 @@ static void cancel_reaches_the_heartbeat(void **state)
     hf_close(hf);
 }
 
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+static int enqueue(struct hf *hf, const char *workflow, enum hf_overlap overlap,
+                   struct hf_execution *ret, struct hf_error *err)
+{
+    struct hf_begin_options o = options(workflow, NULL, NULL);
+    o.overlap = overlap;
+    o.queue_limit = 2;
+    o.concurrency = 1;
+    return hf_enqueue(hf, &o, ret, err);
+}
+
+static void refused_starts_say_why(void **state)
+{
+    struct hf *hf = open_ok(*state);
+    struct hf_execution first, x;
+    struct hf_error err;
+    assert_int_equal(enqueue(hf, "pay", HF_OVERLAP_REJECT, &first, &err), 0);
+    assert_int_equal(enqueue(hf, "pay", HF_OVERLAP_SKIP, &x, &err), -HF_HELD);
+    assert_string_equal(err.holder.execution_id, first.id);
+    assert_non_null(strstr(err.message, first.id));
+    assert_int_equal(enqueue(hf, "pay", HF_OVERLAP_QUEUE, &x, &err), 0);
+    assert_int_equal(enqueue(hf, "pay", HF_OVERLAP_QUEUE, &x, &err), -HF_QUEUE_FULL);
+    assert_non_null(strstr(err.message, "2 executions wait for pay already"));
+    assert_int_equal(enqueue(hf, "pay", HF_OVERLAP_REPLACE, &x, &err), 0);
+    assert_int_equal(state_of(hf, first.id), HF_ABORTED);
+    struct hf_claimed claimed;
+    size_t n = 0;
+    assert_int_equal(hf_claim(hf, NULL, 1, &claimed, &n, NULL), 0);
+    assert_string_equal(claimed.execution.id, x.id);
+    struct hf_begin_options o = options("pay", NULL, NULL);
+    o.lock = "another lock";
+    o.concurrency = 1;
+    struct begun b;
+    assert_int_equal(hf_begin(hf, &o, &b.lease, &b.x, &b.err), -HF_HELD);
+    assert_non_null(strstr(b.err.message, "as many executions running as it may"));
+    o.overlap = HF_OVERLAP_CANCEL + 1;
+    assert_int_equal(hf_enqueue(hf, &o, &x, &err), -HF_INVALID);
+    hf_close(hf);
+}
+
+static size_t claim_one(struct hf *hf, bool verifies, struct hf_claimed *ret)
+{
+    struct hf_claim_options o = HF_CLAIM_INIT;
+    size_t n = 0;
+    o.verifies = verifies;
+    assert_int_equal(hf_claim(hf, &o, 1, ret, &n, NULL), 0);
+    return n;
+}
+
+static void what_failed_comes_again_and_what_was_lost_is_verified(void **state)
+{
+    struct hf *hf = open_ok(*state);
+    struct hf_begin_options o = options("pay", NULL, "in");
+    struct hf_result failed = HF_RESULT_INIT;
+    struct hf_claimed claimed;
+    struct hf_execution x;
+    failed.state = HF_FAILED;
+    o.retry_backoff_ms = 1;
+    o.max_attempts = 2;
+    o.on_lost = HF_ON_LOST_VERIFY;
+    assert_int_equal(hf_enqueue(hf, &o, &x, NULL), 0);
+    assert_int_equal(claim_one(hf, false, &claimed), 1);
+    assert_int_equal(hf_spawned(hf, &claimed.lease, NULL), 0);
+    assert_int_equal(hf_finish(hf, &claimed.lease, &failed, NULL), 0);
+    assert_int_equal(state_of(hf, x.id), HF_PENDING);
+    while (claim_one(hf, false, &claimed) == 0)
+        continue; /* a millisecond */
+    assert_int_equal(hf_spawned(hf, &claimed.lease, NULL), 0);
+    assert_int_equal(hf_force_release(hf, "pay", claimed.lease.fence, "for a test", NULL), 0);
+    assert_int_equal(claim_one(hf, false, &claimed), 0);
+    assert_int_equal(claim_one(hf, true, &claimed), 1);
+    assert_true(claimed.execution.to_verify);
+    assert_int_equal(claimed.execution.spent, 2);
+    assert_int_equal(hf_spawned(hf, &claimed.lease, NULL), 0);
+    assert_int_equal(hf_finish(hf, &claimed.lease, &failed, NULL), 0);
+    assert_int_equal(state_of(hf, x.id), HF_FAILED);
+    hf_close(hf);
+}
+
+static bool is_woken(const struct hf_idle *idle, int within_ms)
+{
+    struct pollfd fd = {.fd = hf_idle_fd(idle), .events = POLLIN};
+    return poll(&fd, 1, within_ms) == 1;
+}
+
+/* A worker that sleeps in a process of its own, and is killed asleep. */
+static void die_asleep(const struct place *p)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct hf *hf;
+        struct hf_idle *idle;
+        if (hf_open(p->url, &hf, NULL) < 0 || hf_idle_open(hf, &idle, NULL) < 0)
+            _exit(1);
+        _exit(hf_idle_begin(idle, NULL, NULL) < 0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void an_idle_worker_is_woken_once_and_the_dead_are_passed_over(void **state)
+{
+    enum { DEAD = 5, LONG_MS = 60000 };
+    struct hf *hf = open_ok(*state), *other = open_ok(*state);
+    struct hf_idle *a, *b;
+    struct hf_execution x;
+    int64_t next_ms = -1;
+    for (int i = 0; i < DEAD; i++)
+        die_asleep(*state);
+    assert_int_equal(hf_idle_open(hf, &a, NULL), 0);
+    assert_int_equal(hf_idle_open(other, &b, NULL), 0);
+    assert_int_equal(hf_idle_begin(a, &next_ms, NULL), 0);
+    assert_ms(next_ms, 0);
+    assert_int_equal(hf_idle_begin(b, &next_ms, NULL), 0);
+    struct hf_begin_options later = options("later", NULL, NULL);
+    later.run_at_ms = INT64_C(99999999999999);
+    assert_int_equal(hf_enqueue(other, &later, &x, NULL), 0);
+    struct pollfd fds[] = {{.fd = hf_idle_fd(a), .events = POLLIN},
+                           {.fd = hf_idle_fd(b), .events = POLLIN}};
+    assert_int_equal(poll(fds, 2, LONG_MS), 1); /* one of them, and only one */
+    struct hf_idle *woken = is_woken(a, 0) ? a : b, *asleep = woken == a ? b : a;
+    assert_false(is_woken(asleep, 0));
+    hf_idle_end(woken);
+    assert_int_equal(enqueue(hf, "pay", HF_OVERLAP_REJECT, &x, NULL), 0);
+    assert_true(is_woken(asleep, LONG_MS));
+    assert_int_equal(hf_idle_begin(asleep, &next_ms, NULL), 0);
+    assert_ms(next_ms, INT64_C(99999999999999));
+    hf_idle_end(asleep); /* nobody is idle now */
+    assert_int_equal(enqueue(hf, "pay2", HF_OVERLAP_REJECT, &x, NULL), 0);
+    assert_false(is_woken(asleep, 0));
+    hf_idle_close(a);
+    hf_idle_close(b);
+    hf_close(other);
+    hf_close(hf);
+}
+
 /* ---- data and lists ------------------------------------------------------------------------- */
 
 struct bytes {
@@ -407,6 +549,9 @@ int main(void)
         TEST(claim_takes_what_is_due_one_per_lock),
         TEST(held_names_do_not_starve_the_rest),
         TEST(cancel_reaches_the_heartbeat),
+        TEST(refused_starts_say_why),
+        TEST(what_failed_comes_again_and_what_was_lost_is_verified),
+        TEST(an_idle_worker_is_woken_once_and_the_dead_are_passed_over),
         TEST(bytes_survive_as_they_are),
         TEST(lists_come_in_pages_newest_first),
         TEST(the_file_store_says_that_it_keeps_none),

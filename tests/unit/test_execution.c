@@ -1,71 +1,9 @@
 /*
  * Executions, rule by rule, played to the model. First the behaviour matrix of the document that
- * asked for them (one RUNNING execution per workflow), row by row; then keys, attempts, cancelling,
- * claiming.
+ * asked for them (one RUNNING execution per workflow), row by row; then keys, attempts, cancelling.
+ * Whose turn it is: test_turns.c.
  */
-#include "scene.h"
-
-static int begin_with(const char *who, const char *id, const char *key, const char *input,
-                      struct hf_request more)
-{
-    more.op = HF_OP_ACQUIRE;
-    more.token = more.owner = who;
-    more.ttl_ms = TTL;
-    more.workflow = NAME;
-    more.execution_id = id;
-    more.key = key;
-    more.input = input;
-    more.input_size = input ? strlen(input) : 0;
-    return ask(more);
-}
-
-static int begin(const char *who, const char *id)
-{
-    return begin_with(who, id, NULL, NULL, (struct hf_request){0});
-}
-
-static int begin_key(const char *who, const char *id, const char *key, const char *input)
-{
-    return begin_with(who, id, key, input, (struct hf_request){0});
-}
-
-static int spawn(const char *who)
-{
-    return ask((struct hf_request){.op = HF_OP_EXTEND, .token = who, .spawned = true});
-}
-
-static int cancel(const char *id)
-{
-    return ask((struct hf_request){.op = HF_OP_CANCEL, .execution_id = id, .owner = "op"});
-}
-
-static int claim(const char *who, const char *id)
-{
-    return ask((struct hf_request){.op = HF_OP_ACQUIRE,
-                                   .token = who,
-                                   .owner = who,
-                                   .ttl_ms = TTL,
-                                   .execution_id = id,
-                                   .claim = true});
-}
-
-static int enqueue(const char *id, const char *key, const char *input, int32_t priority)
-{
-    return ask((struct hf_request){.op = HF_OP_ENQUEUE,
-                                   .owner = "q",
-                                   .workflow = NAME,
-                                   .execution_id = id,
-                                   .key = key,
-                                   .input = input,
-                                   .input_size = input ? strlen(input) : 0,
-                                   .priority = priority});
-}
-
-static void assert_state(const char *id, enum hf_execution_state state)
-{
-    assert_string_equal(hf_execution_state_name(execution(id)->state),
-                        hf_execution_state_name(state));
-}
+#include "execution_scene.h"
 
 /* ---- the matrix ----------------------------------------------------------------------------- */
 
@@ -404,6 +342,16 @@ static void finish_of_a_zombie_changes_nothing(void **state)
     assert_int_equal(finish_fully("A", "x1", fence, HF_OUTCOME_SUCCESS), -HF_LOST);
 }
 
+static void finish_of_what_is_found_to_have_ended_so_is_done(void **state)
+{
+    begin("A", "x1");
+    int64_t fence = a.lease.fence;
+    spawn("A");
+    m->now_ms += TTL; /* it is ABORTED by this very request */
+    assert_int_equal(finish_fully("A", "x1", fence, HF_OUTCOME_ABORTED), 0);
+    assert_string_equal(execution("x1")->reason, "expired");
+}
+
 static void finish_keeps_exit_code_and_output(void **state)
 {
     begin("A", "x1");
@@ -473,58 +421,6 @@ static void cancel_of_a_terminal_one_changes_nothing(void **state)
     assert_int_equal(cancel("never"), -HF_NOT_FOUND);
 }
 
-/* ---- claim ---------------------------------------------------------------------------------- */
-
-static void claim_takes_only_what_is_pending_and_free(void **state)
-{
-    enqueue("x1", NULL, NULL, 0);
-    enqueue("x2", NULL, NULL, 0);
-    assert_int_equal(claim("A", "x1"), 0);
-    assert_int_equal(claim("B", "x1"), -HF_RACED);
-    assert_int_equal(claim("B", "x2"), -HF_HELD);
-    assert_int_equal(count_events(HF_EV_DENIED), 0);
-    assert_int_equal(claim("A", "x1"), 0); /* the reply was lost */
-    assert_int_equal(a.execution.attempt, 1);
-    finish("A", HF_OUTCOME_SUCCESS);
-    assert_int_equal(claim("B", "x2"), 0);
-}
-
-static void claim_goes_by_priority_then_time_then_age_one_per_lock(void **state)
-{
-    struct hf_execution found[4];
-    int64_t wall_ms = m->now_ms + m->wall_offset_ms;
-    struct hf_due due = {.wall_ms = wall_ms, .limit = 4};
-    enqueue("x1", NULL, NULL, 0);
-    enqueue("x2", NULL, NULL, 5);
-    ask((struct hf_request){.op = HF_OP_ENQUEUE,
-                            .name = "another",
-                            .workflow = "w2",
-                            .execution_id = "x3",
-                            .owner = "q"});
-    ask((struct hf_request){.op = HF_OP_ENQUEUE,
-                            .name = "a third",
-                            .workflow = "w2",
-                            .execution_id = "x4",
-                            .owner = "q",
-                            .run_at_ms = wall_ms + 1});
-    assert_int_equal(model_due(m, &due, found), 2);
-    assert_string_equal(found[0].id, "x2");
-    assert_string_equal(found[1].id, "x3");
-    due.wall_ms++;
-    assert_int_equal(model_due(m, &due, found), 3);
-    assert_string_equal(found[2].id, "x4");
-}
-
-static void enqueue_again_with_its_id_is_the_same(void **state)
-{
-    assert_int_equal(enqueue("x1", "k", NULL, 0), 0);
-    assert_int_equal(enqueue("x1", "k", NULL, 0), 0);
-    assert_false(a.execution.duplicate);
-    assert_int_equal(enqueue("x2", "k", NULL, 0), 0);
-    assert_true(a.execution.duplicate);
-    assert_int_equal(m->n_executions, 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -555,14 +451,12 @@ int main(void)
         T(plain_release_aborts),
         T(finish_again_is_done_but_another_result_is_refused),
         T(finish_of_a_zombie_changes_nothing),
+        T(finish_of_what_is_found_to_have_ended_so_is_done),
         T(finish_keeps_exit_code_and_output),
         T(cancel_of_a_pending_one_aborts_it_at_once),
         T(cancel_of_a_running_one_is_told_by_its_heartbeat),
         T(cancel_before_spawn_keeps_it_from_being_marked),
         T(cancel_of_a_terminal_one_changes_nothing),
-        T(claim_takes_only_what_is_pending_and_free),
-        T(claim_goes_by_priority_then_time_then_age_one_per_lock),
-        T(enqueue_again_with_its_id_is_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,6 +76,7 @@ static void compose(struct hf_file_store *fs, struct hf_file_guard *guard,
     rec->n_ended = head->n_ended;
     rec->denied_ms = head->denied_ms;
     rec->n_denied = head->n_denied;
+    rec->parked = false; /* it keeps no executions */
     rec->counts = head->counts;
     compose_grant(head, view, rec);
     compose_queue(guard, self, rec);

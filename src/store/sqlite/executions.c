@@ -3,9 +3,8 @@
 
 #include "error.h"
 #include "sqlite_store.h"
-#include "wire.h"
 
-enum { PAGE = 64, WORKFLOWS_MAX_BYTES = 1 << 20 };
+enum { PAGE = 64 };
 
 /* ---- a row ---------------------------------------------------------------------------------- */
 
@@ -46,6 +45,10 @@ static void take_execution(struct hf_sqlite_cursor *from, struct hf_execution *r
     ret->to_verify = hf_sqlite_take_int(from);
     ret->on_lost = (enum hf_on_lost)hf_sqlite_take_int(from);
     ret->max_attempts = (int32_t)hf_sqlite_take_int(from);
+    ret->spent = (int32_t)hf_sqlite_take_int(from);
+    ret->retry_backoff_ms = hf_sqlite_take_int(from);
+    ret->concurrency = (int32_t)hf_sqlite_take_int(from);
+    ret->parked = hf_sqlite_take_int(from);
 }
 
 static void put_bytes(struct hf_sqlite_cursor *to, const void *bytes, size_t n)
@@ -90,6 +93,10 @@ static int insert(struct hf_sqlite *s, const struct hf_execution *x, const struc
     hf_sqlite_put_int(&to, x->to_verify);
     hf_sqlite_put_int(&to, x->on_lost);
     hf_sqlite_put_int(&to, x->max_attempts);
+    hf_sqlite_put_int(&to, x->spent);
+    hf_sqlite_put_int(&to, x->retry_backoff_ms);
+    hf_sqlite_put_int(&to, x->concurrency);
+    hf_sqlite_put_int(&to, x->parked);
     put_bytes(&to, req->input, req->input_size);
     return hf_sqlite_run(s, stmt, err);
 }
@@ -109,6 +116,9 @@ static int update(struct hf_sqlite *s, const struct hf_execution *x, struct hf_e
     hf_sqlite_put_int(&to, x->cancel_requested);
     hf_sqlite_put_int(&to, x->spawned);
     hf_sqlite_put_int(&to, x->to_verify);
+    hf_sqlite_put_int(&to, x->run_at_ms);
+    hf_sqlite_put_int(&to, x->spent);
+    hf_sqlite_put_int(&to, x->parked);
     return hf_sqlite_run(s, stmt, err);
 }
 
@@ -129,11 +139,13 @@ static int update_output(struct hf_sqlite *s, const char *id, const struct hf_re
 int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_ask *ask,
                               const struct hf_effects *fx, struct hf_error *err)
 {
-    int r = 0;
+    int r = fx->replaced_by[0] ? hf_sqlite_replace(s, ask->req->name, fx, err) : 0;
     for (uint32_t i = 0; r >= 0 && i < fx->n_executions; i++) {
         const struct hf_kept_execution *k = &fx->executions[i];
         r = k->is_new ? insert(s, &k->x, ask->req, err) : update(s, &k->x, err);
     }
+    if (r >= 0 && fx->park_due_ms)
+        r = hf_sqlite_park(s, ask->req->name, fx, err);
     if (r >= 0 && fx->output_of[0])
         r = update_output(s, fx->output_of, ask->req, err);
     return r;
@@ -163,6 +175,17 @@ static int find_by_id(struct hf_sqlite *s, const char *id, struct hf_execution *
     if (!stmt)
         return -HF_UNAVAILABLE;
     sqlite3_bind_text(stmt, 1, id, -1, SQLITE_STATIC);
+    return find_row(s, stmt, ret, &ignored, err);
+}
+
+int hf_sqlite_execution_at(struct hf_sqlite *s, int64_t seq, struct hf_execution *ret,
+                           struct hf_error *err)
+{
+    int64_t ignored;
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EXECUTION_AT, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    sqlite3_bind_int64(stmt, 1, seq);
     return find_row(s, stmt, ret, &ignored, err);
 }
 
@@ -300,19 +323,27 @@ static int find_place(struct hf_sqlite *s, const char *id, int64_t *ret, struct 
     return 0;
 }
 
+/* Each has its index, so that a page costs what it holds. */
+static enum hf_sqlite_stmt page_stmt(const struct hf_execution_query *query)
+{
+    if (query->state >= 0)
+        return query->workflow ? HF_STMT_EXECUTION_PAGE_BOTH : HF_STMT_EXECUTION_PAGE_STATE;
+    return query->workflow ? HF_STMT_EXECUTION_PAGE_WORKFLOW : HF_STMT_EXECUTION_PAGE;
+}
+
 static int read_page(struct hf_sqlite *s, const struct hf_execution_query *query, int64_t limit,
                      struct page *page, struct hf_error *err)
 {
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EXECUTION_PAGE, err);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, page_stmt(query), err);
     if (!stmt)
         return -HF_UNAVAILABLE;
-    struct hf_sqlite_cursor to = {stmt, 1};
-    hf_sqlite_put_int(&to, page->before);
-    hf_sqlite_put_text(&to, query->workflow);
-    hf_sqlite_put_text(&to, query->state >= 0
-                                ? hf_execution_state_name((enum hf_execution_state)query->state)
-                                : NULL);
-    hf_sqlite_put_int(&to, limit);
+    sqlite3_bind_int64(stmt, 1, page->before);
+    if (query->workflow)
+        sqlite3_bind_text(stmt, 2, query->workflow, -1, SQLITE_STATIC);
+    if (query->state >= 0)
+        sqlite3_bind_text(stmt, 3, hf_execution_state_name((enum hf_execution_state)query->state),
+                          -1, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 4, limit);
     page->n = 0;
     int r;
     while ((r = hf_sqlite_row(s, stmt, err)) > 0 && page->n < PAGE) {
@@ -360,48 +391,5 @@ int hf_sqlite_executions(struct hf_store *store, const struct hf_execution_query
     if (r >= 0)
         r = list(s, query, fn, arg, page, err);
     free(page);
-    return r;
-}
-
-static int read_due(struct hf_sqlite *s, const struct hf_due *due, const char *workflows,
-                    struct hf_execution *ret, size_t *ret_n, struct hf_error *err)
-{
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EXECUTION_DUE, err);
-    if (!stmt)
-        return -HF_UNAVAILABLE;
-    struct hf_sqlite_cursor to = {stmt, 1};
-    hf_sqlite_put_int(&to, due->wall_ms);
-    hf_sqlite_put_text(&to, workflows);
-    hf_sqlite_put_int(&to, (int64_t)due->limit);
-    hf_sqlite_put_int(&to, (int64_t)due->skip);
-    size_t n = 0;
-    int r;
-    while ((r = hf_sqlite_row(s, stmt, err)) > 0 && n < due->limit) {
-        struct hf_sqlite_cursor from = {stmt, 0};
-        take_execution(&from, &ret[n++]);
-    }
-    sqlite3_reset(stmt);
-    if (r >= 0)
-        *ret_n = n;
-    return r < 0 ? r : 0;
-}
-
-int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
-                  size_t *ret_n, struct hf_error *err)
-{
-    struct hf_sqlite *s = hf_sqlite_of(store);
-    struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
-    for (size_t i = 0; i < due->n_workflows; i++) {
-        hf_buf_putc(&workflows, i ? ',' : '[');
-        hf_wire_string(&workflows, due->workflows[i], strlen(due->workflows[i]));
-    }
-    if (due->n_workflows)
-        hf_buf_putc(&workflows, ']');
-    int r = workflows.failed ? hf_fail(err, HF_TOO_LARGE, "too many workflows at once") : 0;
-    pthread_mutex_lock(&s->mutex);
-    if (r >= 0)
-        r = read_due(s, due, due->n_workflows ? workflows.data : NULL, ret, ret_n, err);
-    pthread_mutex_unlock(&s->mutex);
-    hf_buf_clear(&workflows);
     return r;
 }

@@ -218,6 +218,7 @@ static void take_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *
     row->tickets = hf_sqlite_take_int(&from);
     row->last_event = hf_sqlite_take_int(&from);
     take_counts(&from, &rec->counts);
+    rec->parked = hf_sqlite_take_int(&from);
     if (held)
         take_grant(&from, s, &rec->grant);
     hf_local_rebase(rec, s->first_open_ms);
@@ -258,6 +259,7 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
     hf_sqlite_put_int(&to, row->tickets);
     hf_sqlite_put_int(&to, row->last_event);
     put_counts(&to, &rec->counts);
+    hf_sqlite_put_int(&to, rec->parked);
     if (whole) {
         format_takeover(&rec->grant.took, took);
         put_grant(&to, s, &rec->grant, took);

@@ -13,8 +13,8 @@
 
 enum { SWEEP_ONE_IN = 64 }; /* looking at every FIFO costs more the more there are */
 
-/* The directory of FIFOs, made when somebody first waits. Called with the mutex held. */
-static int open_wake_dir(struct hf_sqlite *s, bool create, struct hf_error *err)
+/* Made when somebody first waits. */
+int hf_sqlite_open_wake_dir(struct hf_sqlite *s, bool create, struct hf_error *err)
 {
     if (s->wake_dir >= 0)
         return 0;
@@ -39,7 +39,7 @@ static int watch(struct hf_store *store, const char *name, const struct hf_lock_
     (void)name;
     struct hf_sqlite *s = hf_sqlite_of(store);
     pthread_mutex_lock(&s->mutex);
-    int r = open_wake_dir(s, true, err);
+    int r = hf_sqlite_open_wake_dir(s, true, err);
     int dir = s->wake_dir;
     pthread_mutex_unlock(&s->mutex);
     return r < 0 ? r : hf_local_watch(dir, id, ret_fd, err);
@@ -82,7 +82,7 @@ static void wake(struct hf_store *store, const char *name, const struct hf_lock_
 {
     (void)name;
     struct hf_sqlite *s = hf_sqlite_of(store);
-    if (open_wake_dir(s, false, NULL) >= 0)
+    if (hf_sqlite_open_wake_dir(s, false, NULL) >= 0)
         hf_local_wake(s->wake_dir, id);
 }
 
@@ -129,8 +129,11 @@ const struct hf_record_ops hf_sqlite_record_ops = {
     .save = hf_sqlite_save,
     .next_fence = hf_sqlite_next_fence,
     .find = hf_sqlite_find,
+    .count = hf_sqlite_count,
+    .unpark = hf_sqlite_unpark,
     .now_ms = now_ms,
     .wake = wake,
+    .wake_idle = hf_sqlite_wake_idle,
 };
 
 static int apply(struct hf_store *store, const struct hf_request *requests, size_t n,
@@ -202,6 +205,8 @@ const struct hf_store_ops hf_sqlite_store = {
     .execution_data = hf_sqlite_execution_data,
     .executions = hf_sqlite_executions,
     .due = hf_sqlite_due,
+    .last_key = hf_sqlite_last_key,
+    .idle = hf_sqlite_idle,
     .init = init,
     .schema = hf_sqlite_schema,
     .watch = watch,

@@ -10,7 +10,10 @@
  *   rows.c      a record <-> its rows in `lock` and `waiter`
  *   known.c     records that need not be read again
  *   executions.c  rows of `execution`
+ *   turns.c     which of them are due, parked or in the way
+ *   idle.c      workers that sleep until one becomes ready
  *   history.c   rows of `event`, and the pruning of what is old
+ *   retention.c how long executions are kept, and which one is the last of its kind
  *   tokens.c    rows of `api_token`
  *   look.c      list, events, totals: in pages, so that no caller's code runs under the mutex
  *
@@ -33,8 +36,8 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 /* What may change with every step, then what is known of the holder, or of the last one. */
 #define HF_SQLITE_STATE_COLUMNS                                                                    \
     "held, fence, ended, denied_ms, denied_events, waiters, tickets, last_event, granted, denied," \
-    " released, release_lost, taken_expired, taken_died, taken_rebooted, forced, lost"
-#define HF_SQLITE_STATE_VALUES "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18"
+    " released, release_lost, taken_expired, taken_died, taken_rebooted, forced, lost, parked"
+#define HF_SQLITE_STATE_VALUES "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19"
 #define HF_SQLITE_LOCK_COLUMNS                                                                     \
     HF_SQLITE_STATE_COLUMNS                                                                        \
     ", lock_id, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms,"      \
@@ -44,7 +47,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "execution_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM execution WHERE id = execution_id"     \
     " AND state = 'RUNNING')"
 #define HF_SQLITE_LOCK_VALUES                                                                      \
-    HF_SQLITE_STATE_VALUES ",?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35"
+    HF_SQLITE_STATE_VALUES ",?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36"
 #define HF_SQLITE_WAITER_COLUMNS                                                                   \
     "lock_id, rank, ticket, ttl_ms, until_ms, seen_ms, queued_ms, owner, "                         \
     "note, " HF_SQLITE_BOUND_COLUMNS
@@ -53,10 +56,33 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 #define HF_SQLITE_EXECUTION_COLUMNS                                                                \
     "id, workflow, lock, key, state, run_at, priority, attempt, fence, owner, created_at,"         \
     " started_at, finished_at, exit_code, reason, retry_of, cancel_requested, spawned, once,"      \
-    " to_verify, on_lost, max_attempts"
+    " to_verify, on_lost, max_attempts, spent, retry_backoff_ms, concurrency, parked"
 /* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
 #define HF_SQLITE_ONCE                                                                             \
     "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
+/* Which are ready, of them those that no limit concerns, and the others; then those of one lock. Word
+ * for word the conditions of their indexes, which are named so that no other one is ever used. */
+#define HF_SQLITE_IS_READY "state = 'PENDING' AND parked = 0"
+#define HF_SQLITE_PLAIN                                                                            \
+    "execution INDEXED BY execution_plain WHERE " HF_SQLITE_IS_READY                               \
+    " AND concurrency = 0 AND to_verify = 0"
+#define HF_SQLITE_SPECIAL                                                                          \
+    "execution INDEXED BY execution_special WHERE " HF_SQLITE_IS_READY                             \
+    " AND (concurrency > 0 OR to_verify = 1)"
+#define HF_SQLITE_READY "execution INDEXED BY execution_ready WHERE " HF_SQLITE_IS_READY
+#define HF_SQLITE_GROUP HF_SQLITE_READY " AND workflow = ?1 AND concurrency = ?2 AND to_verify = ?3"
+#define HF_SQLITE_IS_WAITING "state = 'PENDING' AND lock = ?1 AND parked = ?2"
+#define HF_SQLITE_WAITING "execution INDEXED BY execution_waiting WHERE " HF_SQLITE_IS_WAITING
+/* A page of a list; the lists of a workflow's states are merged. */
+#define HF_SQLITE_PAGE(condition)                                                                  \
+    "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", seq FROM execution WHERE " condition "seq < ?1"
+#define HF_SQLITE_PAGE_IN(state) HF_SQLITE_PAGE("workflow = ?2 AND state = '" state "' AND ")
+#define HF_SQLITE_OR_IN(state) " UNION ALL " HF_SQLITE_PAGE_IN(state)
+#define HF_SQLITE_PAGE_IN_ANY                                                                      \
+    HF_SQLITE_PAGE_IN("PENDING")                                                                   \
+    HF_SQLITE_OR_IN("RUNNING")                                                                     \
+    HF_SQLITE_OR_IN("SUCCESS") HF_SQLITE_OR_IN("FAILED") HF_SQLITE_OR_IN("ABORTED")
+#define HF_SQLITE_PAGE_END " ORDER BY seq DESC LIMIT ?4"
 
 #define HF_SQLITE_STATEMENTS(X)                                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
@@ -72,7 +98,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(LAST_SEQ, "SELECT max(seq) FROM event")                                                      \
     X(LOCK, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE id = ?1")                     \
     X(LOCK_INSERT, "INSERT INTO lock (id, " HF_SQLITE_LOCK_COLUMNS                                 \
-                   ", name) VALUES (?1," HF_SQLITE_LOCK_VALUES ",?36)")                            \
+                   ", name) VALUES (?1," HF_SQLITE_LOCK_VALUES ",?37)")                            \
     X(LOCK_UPDATE,                                                                                 \
       "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
     X(LOCK_FREE, "UPDATE lock SET (" HF_SQLITE_STATE_COLUMNS ") = (" HF_SQLITE_STATE_VALUES        \
@@ -113,25 +139,54 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(EXECUTION, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", 1 FROM execution WHERE id = ?1")         \
     X(EXECUTION_INSERT, "INSERT INTO execution (" HF_SQLITE_EXECUTION_COLUMNS                      \
                         ", input) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16," \
-                        "?17,?18,?19,?20,?21,?22,?23)")                                            \
+                        "?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27)")                            \
     X(EXECUTION_UPDATE,                                                                            \
       "UPDATE execution SET (state, attempt, fence, owner, started_at, finished_at, exit_code,"    \
-      " reason, cancel_requested, spawned, to_verify) = (?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)"     \
-      " WHERE id = ?1")                                                                            \
+      " reason, cancel_requested, spawned, to_verify, run_at, spent, parked) ="                    \
+      " (?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15) WHERE id = ?1")                          \
     X(EXECUTION_OUTPUT, "UPDATE execution SET (output_head, output_tail, output_skipped) ="        \
                         " (?2, ?3, ?4) WHERE id = ?1")                                             \
     X(EXECUTION_DATA,                                                                              \
       "SELECT input, output_head, output_tail, output_skipped FROM execution WHERE id = ?1")       \
     X(EXECUTION_PLACE, "SELECT seq FROM execution WHERE id = ?1")                                  \
-    X(EXECUTION_PAGE, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", seq FROM execution"                 \
-                      " WHERE seq < ?1 AND (?2 IS NULL OR workflow = ?2)"                          \
-                      " AND (?3 IS NULL OR state = ?3) ORDER BY seq DESC LIMIT ?4")                \
-    X(EXECUTION_DUE,                                                                               \
-      "SELECT " HF_SQLITE_EXECUTION_COLUMNS " FROM (SELECT *, row_number() OVER (PARTITION BY"     \
-      " lock ORDER BY priority DESC, run_at, seq) AS place FROM execution WHERE state ="           \
-      " 'PENDING' AND to_verify = 0 AND run_at <= ?1 AND (?2 IS NULL OR workflow IN (SELECT"       \
-      " value FROM json_each(?2)))) WHERE place = 1 ORDER BY priority DESC, run_at, seq"           \
-      " LIMIT ?3 OFFSET ?4")                                                                       \
+    X(EXECUTION_PAGE, HF_SQLITE_PAGE("") HF_SQLITE_PAGE_END)                                       \
+    X(EXECUTION_PAGE_STATE, HF_SQLITE_PAGE("state = ?3 AND ") HF_SQLITE_PAGE_END)                  \
+    X(EXECUTION_PAGE_WORKFLOW, HF_SQLITE_PAGE_IN_ANY HF_SQLITE_PAGE_END)                           \
+    X(EXECUTION_PAGE_BOTH, HF_SQLITE_PAGE("workflow = ?2 AND state = ?3 AND ") HF_SQLITE_PAGE_END) \
+    X(EXECUTION_LAST_KEY, "SELECT key FROM execution WHERE workflow = ?1 AND key >= ?2"            \
+                          " AND key <= ?3 AND once = 0 ORDER BY key DESC LIMIT 1")                 \
+    X(EXECUTION_AT, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", 1 FROM execution WHERE seq = ?1")     \
+    X(PLAIN_PRIORITY, "SELECT max(priority) FROM " HF_SQLITE_PLAIN " AND priority < ?1")           \
+    X(PLAIN_DUE, "SELECT seq, run_at FROM " HF_SQLITE_PLAIN                                        \
+                 " AND priority = ?1 AND run_at <= ?2 ORDER BY run_at, seq LIMIT ?3")              \
+    X(PLAIN_NEXT, "SELECT min(run_at) FROM " HF_SQLITE_PLAIN " AND priority = ?1 AND run_at > ?2") \
+    X(GROUP_PRIORITY, "SELECT max(priority) FROM " HF_SQLITE_GROUP " AND priority < ?4")           \
+    X(GROUP_DUE, "SELECT seq, run_at FROM " HF_SQLITE_GROUP                                        \
+                 " AND priority = ?4 AND run_at <= ?5 ORDER BY run_at, seq LIMIT ?6")              \
+    X(GROUP_NEXT, "SELECT min(run_at) FROM " HF_SQLITE_GROUP " AND priority = ?4 AND run_at > ?5") \
+    X(GROUP_OF_ANY, "SELECT workflow, concurrency, to_verify FROM"                                 \
+                    " " HF_SQLITE_SPECIAL " AND (workflow, concurrency, to_verify) >= (?1,?2,?3)"  \
+                    " ORDER BY workflow, concurrency, to_verify LIMIT 1")                          \
+    X(GROUP_OF_ONE, "SELECT workflow, concurrency, to_verify FROM"                                 \
+                    " " HF_SQLITE_READY " AND workflow = ?1 AND (concurrency, to_verify) >="       \
+                    " (?2, ?3) ORDER BY concurrency, to_verify LIMIT 1")                           \
+    X(RUNNING_COUNT, "SELECT count(*) FROM (SELECT 1 FROM execution INDEXED BY execution_workflow" \
+                     " WHERE workflow = ?1 AND state = 'RUNNING' AND id <> ?2 LIMIT ?3)")          \
+    X(WAITING_PRIORITY, "SELECT max(priority) FROM " HF_SQLITE_WAITING " AND priority < ?3")       \
+    X(WAITING_FIRST, "SELECT id, run_at, seq FROM " HF_SQLITE_WAITING                              \
+                     " AND priority = ?3 AND run_at <= ?4 AND (to_verify = 0 OR ?5)"               \
+                     " ORDER BY run_at, seq LIMIT 1")                                              \
+    X(WAITING_COUNT, "SELECT count(*) FROM (SELECT 1 FROM " HF_SQLITE_WAITING                      \
+                     " AND priority = ?3 AND run_at <= ?4 LIMIT ?5)")                              \
+    X(REPLACE, "UPDATE execution INDEXED BY execution_waiting SET state = 'ABORTED', parked = 0,"  \
+               " finished_at = ?4, reason = ?5 WHERE " HF_SQLITE_IS_WAITING                        \
+               " AND priority = ?3 AND run_at <= ?4 AND to_verify = 0")                            \
+    X(PARK, "UPDATE execution SET parked = 1 WHERE seq IN (SELECT seq FROM"                        \
+            " " HF_SQLITE_WAITING " AND priority = ?3 AND run_at <= ?4"                            \
+            " ORDER BY run_at, seq LIMIT ?5)")                                                     \
+    X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM"                       \
+              " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)")               \
+    X(READ, "BEGIN")                                                                               \
     X(EXECUTION_PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution"             \
                        " WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)")
 
@@ -307,8 +362,41 @@ int hf_sqlite_execution_data(struct hf_store *store, const char *id, enum hf_exe
                              hf_data_fn fn, void *arg, struct hf_error *err);
 int hf_sqlite_executions(struct hf_store *store, const struct hf_execution_query *query,
                          hf_execution_fn fn, void *arg, struct hf_error *err);
+
+/* The execution in the row `seq`. 1: found, 0: there is none. */
+int hf_sqlite_execution_at(struct hf_sqlite *s, int64_t seq, struct hf_execution *ret,
+                           struct hf_error *err);
+
+/* ---- turns.c -------------------------------------------------------------------------------- */
+
 int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
                   size_t *ret_n, struct hf_error *err);
+int hf_sqlite_count(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
+                    struct hf_ask *ask, struct hf_error *err);
+int hf_sqlite_unpark(struct hf_store *store, const char *name, bool *ret_done,
+                     struct hf_error *err);
+
+/* Park what else of the lock is due, as fx->park_due_ms says. */
+int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,
+                   struct hf_error *err);
+
+/* End all that fx->replaced_by replaces. */
+int hf_sqlite_replace(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,
+                      struct hf_error *err);
+
+/* When the next one that is not parked falls due after this; 0: none. Called with the mutex held. */
+int hf_sqlite_next_due(struct hf_sqlite *s, int64_t wall_ms, int64_t *ret, struct hf_error *err);
+
+/* ---- idle.c --------------------------------------------------------------------------------- */
+
+int hf_sqlite_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
+                   struct hf_error *err);
+void hf_sqlite_wake_idle(struct hf_store *store, size_t n);
+
+/* ---- retention.c ---------------------------------------------------------------------------- */
+
+int hf_sqlite_last_key(struct hf_store *store, const char *workflow, const char *from,
+                       const char *to, char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 
@@ -327,6 +415,9 @@ int hf_sqlite_token_list(struct hf_store *store, hf_api_token_fn fn, void *arg,
                          struct hf_error *err);
 
 /* ---- sqlite.c ------------------------------------------------------------------------------- */
+
+/* The directory of FIFOs in s->wake_dir, made where `create`. Called with the mutex held. */
+int hf_sqlite_open_wake_dir(struct hf_sqlite *s, bool create, struct hf_error *err);
 
 /* What record.c calls; look.c asks it for the world. */
 extern const struct hf_record_ops hf_sqlite_record_ops;
