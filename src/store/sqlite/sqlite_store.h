@@ -8,6 +8,7 @@
  *   queue.c     the kernel lock that our own processes queue up at
  *   schema.c    the SQL, the format's version, what a new boot means, how fences stay unique
  *   rows.c      a record <-> its rows in `lock` and `waiter`
+ *   known.c     records that need not be read again
  *   executions.c  rows of `execution`
  *   turns.c     which of them are due, parked or in the way
  *   idle.c      workers that sleep until one becomes ready
@@ -91,6 +92,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 
 #define HF_SQLITE_STATEMENTS(X)                                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
+    X(LOOK, "BEGIN")                                                                               \
     X(COMMIT, "COMMIT")                                                                            \
     X(ROLLBACK, "ROLLBACK")                                                                        \
     X(META,                                                                                        \
@@ -253,10 +255,9 @@ struct hf_sqlite {
     int64_t checked_ms;
     int64_t busy_until_ms;
     struct hf_sqlite_row row;
-    /* The record saved last, good for as long as nobody else has written (data_version). */
-    struct hf_record known;
-    struct hf_sqlite_row known_row;
-    bool is_known;
+    struct hf_sqlite_known *known, *last_known; /* known.c: a table, and what was kept last */
+    size_t n_known;
+    uint64_t known_from; /* what was kept under another number is not good any more; not 0 */
     unsigned data_version;
 };
 
@@ -264,6 +265,18 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
 {
     return (struct hf_sqlite *)store;
 }
+
+/* ---- known.c -------------------------------------------------------------------------------- */
+
+/* From now on keep many: for a batch. */
+void hf_sqlite_know_many(struct hf_sqlite *s);
+/* Keep what was just saved, with s->row. */
+void hf_sqlite_keep_known(struct hf_sqlite *s, const struct hf_record *rec);
+/* In a transaction: the record of `name`, without a queue, and s->row; false: it must be read. */
+bool hf_sqlite_find_known(struct hf_sqlite *s, const char *name, struct hf_record *ret);
+/* Somebody else may have written. */
+void hf_sqlite_forget_known(struct hf_sqlite *s);
+void hf_sqlite_known_close(struct hf_sqlite *s);
 
 /* ---- connect.c ------------------------------------------------------------------------------ */
 
@@ -301,6 +314,9 @@ int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err);
 
 /* Wait for our turn and start writing. `full_sync`: the commit is on disk when it returns. */
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
+/* A transaction that only reads, all of it as it was at the first read. */
+int hf_sqlite_begin_look(struct hf_sqlite *s, struct hf_error *err);
+void hf_sqlite_end_look(struct hf_sqlite *s);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
 
