@@ -277,6 +277,7 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
 static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
 {
     struct hf_sqlite_cursor from = {stmt, 0};
+    *ret = (struct hf_waiter){0};
     take_id(&from, &ret->id);
     ret->priority = (int32_t)-hf_sqlite_take_int(&from);
     ret->ticket = hf_sqlite_take_int(&from);
@@ -408,6 +409,14 @@ static int find_row(struct hf_sqlite *s, sqlite3_stmt *stmt, const char *name, s
     }
 }
 
+/* As of a new name. The queue's entries, most of the record, are not read before they are written. */
+static void clear_record(struct hf_record *rec)
+{
+    memset(rec, 0, offsetof(struct hf_record, head));
+    rec->n_head = rec->n_waiters = 0;
+    rec->has_self = false;
+}
+
 /* Only a change needs the queue's entries; for looking, their count is in the lock's row. */
 int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                    struct hf_record *ret, struct hf_error *err)
@@ -416,7 +425,7 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
     sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LOCK, err);
     if (!stmt)
         return -HF_UNAVAILABLE;
-    memset(ret, 0, sizeof *ret);
+    clear_record(ret);
     if (s->writing && s->is_known && strcmp(name, s->known.name) == 0) {
         memcpy(ret, &s->known, offsetof(struct hf_record, head));
         s->row = s->known_row;
