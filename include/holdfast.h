@@ -423,6 +423,13 @@ HF_API int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t m
                     struct hf_claimed *ret, size_t *ret_n, struct hf_error *err);
 
 /*
+ * Those that hf_claim() would try to take now, in its order, without the first `skip`; nothing is
+ * taken. For a program that claims for many by hf_apply().
+ */
+HF_API int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t skip, size_t max,
+                  struct hf_execution *ret, size_t *ret_n, struct hf_error *err);
+
+/*
  * A worker that finds nothing to claim sleeps until there is something:
  *
  *     hf_idle_open(hf, &idle, &err)
@@ -612,6 +619,10 @@ typedef int (*hf_status_fn)(void *arg, const struct hf_status *status);
 HF_API int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_status_fn fn,
                    void *arg, struct hf_error *err);
 
+/* The same from behind the name `after`, where the last page ended. */
+HF_API int hf_list_after(struct hf *hf, enum hf_list_filter filter, const char *prefix,
+                         const char *after, hf_status_fn fn, void *arg, struct hf_error *err);
+
 typedef int (*hf_event_fn)(void *arg, const struct hf_event *event);
 
 struct hf_event_query {
@@ -642,6 +653,8 @@ struct hf_totals {
     int64_t takeover_expired, takeover_holder_died, takeover_rebooted;
     int64_t forced, lost;
     int64_t locks_held, locks_stale, locks_free, waiters;
+    int64_t executions_pending, executions_running; /* now */
+    int64_t acquire_raced, acquire_error; /* seen by the service that was asked, since it started */
 };
 HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 
@@ -763,6 +776,13 @@ struct hf_answer {
  */
 HF_API int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n,
                     struct hf_answer *answers, struct hf_error *err);
+
+/* What a refusal says, in the words of the other functions: the answer's code, and `err` filled. */
+HF_API int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
+                      struct hf_error *err);
+
+/* Is it a request that hf_apply() takes, whatever the store then answers? Else -HF_INVALID, ... */
+HF_API int hf_check_request(const struct hf_request *request, struct hf_error *err);
 
 /* ---- small tools ---------------------------------------------------------------------------- */
 

@@ -323,8 +323,9 @@ class Postgres(Server):
 
     def psql(self, sql, database="postgres", user="postgres"):
         """Rows as lines, columns separated by |, through the socket."""
+        how, options = (["-c", sql], {}) if len(sql) < 1 << 16 else (["-1", "-f", "-"], {"input": sql})  # too long for an argument
         return self.run(f"{self.bin}/psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", self.sockets,
-                        "-p", str(self.port), "-U", user, "-d", database, "-c", sql).rstrip("\n")
+                        "-p", str(self.port), "-U", user, "-d", database, *how, **options).rstrip("\n")
 
     def start_psql(self, database, user="postgres"):
         """A psql that reads from its stdin: a session to keep open."""

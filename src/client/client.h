@@ -33,10 +33,6 @@ int hf_take_options(const void *opts, void *ret, size_t size, const char *init,
 int hf_ask_store(struct hf *hf, const struct hf_request *request, struct hf_answer *answer,
                  int64_t *ret_sent_ms, struct hf_error *err);
 
-/* Turn a refused answer into an error; returns its code. */
-int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
-               struct hf_error *err);
-
 /*
  * When a holder must have stopped: a ttl after the request was sent, less a margin for clocks that
  * tick in milliseconds and at slightly different rates.

@@ -103,6 +103,27 @@ int hf_enqueue(struct hf *hf, const struct hf_begin_options *opts,
 
 /* ---- claiming ------------------------------------------------------------------------------- */
 
+static struct hf_due due_of(const struct hf_claim_options *o, size_t skip, size_t limit)
+{
+    return (struct hf_due){.workflows = o->workflows,
+                           .n_workflows = o->workflows ? o->n_workflows : 0,
+                           .wall_ms = hf_clock_wall_ms(),
+                           .verifies = o->verifies,
+                           .skip = skip,
+                           .limit = limit};
+}
+
+int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t skip, size_t max,
+           struct hf_execution *ret, size_t *ret_n, struct hf_error *err)
+{
+    struct hf_claim_options o = HF_CLAIM_INIT;
+    int r = check_store(hf, err);
+    if (r >= 0)
+        r = hf_take_options(opts, &o, sizeof o, "HF_CLAIM_INIT", err);
+    struct hf_due due = due_of(&o, skip, max);
+    return r < 0 ? r : hf->store->ops->due(hf->store, &due, ret, ret_n, err);
+}
+
 struct claiming {
     struct hf *hf;
     struct hf_claim_options opts;
@@ -147,12 +168,7 @@ static int claim_some(struct claiming *c, size_t max, struct hf_claimed *ret, si
                       struct hf_error *err)
 {
     const struct hf_store_ops *ops = c->hf->store->ops;
-    struct hf_due due = {.workflows = c->opts.workflows,
-                         .n_workflows = c->opts.workflows ? c->opts.n_workflows : 0,
-                         .wall_ms = hf_clock_wall_ms(),
-                         .verifies = c->opts.verifies,
-                         .skip = c->refused,
-                         .limit = max < CLAIM_BATCH ? max : CLAIM_BATCH};
+    struct hf_due due = due_of(&c->opts, c->refused, max < CLAIM_BATCH ? max : CLAIM_BATCH);
     int64_t sent_ms;
     *ret_n = 0;
     int r = ops->due(c->hf->store, &due, c->found, &c->n, err);

@@ -13,6 +13,12 @@ struct hf_idle {
     int fd;
 };
 
+static int fail_unable(const struct hf *hf, struct hf_error *err)
+{
+    return hf_fail(err, HF_UNSUPPORTED, "%s can't wake workers; look for work every few seconds",
+                   hf_url(hf));
+}
+
 int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *err)
 {
     int r = hf_check_handle(hf, err);
@@ -20,9 +26,7 @@ int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *err)
         return r;
     const struct hf_store_ops *ops = hf->store->ops;
     if (!ops->idle || !ops->watch)
-        return hf_fail(err, HF_UNSUPPORTED,
-                       "the %s store can't wake workers; look for work every few seconds",
-                       ops->scheme);
+        return fail_unable(hf, err);
     struct hf_idle *idle = malloc(sizeof *idle);
     if (!idle)
         return hf_fail(err, HF_NOMEM, "out of memory");
@@ -30,6 +34,8 @@ int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *err)
     hf_token(token);
     *idle = (struct hf_idle){.hf = hf, .id = hf_lock_id_of(token), .fd = -1};
     r = ops->watch(hf->store, NULL, &idle->id, &idle->fd, err);
+    if (r >= 0 && idle->fd < 0) /* as things are: a pooler is between */
+        r = fail_unable(hf, err);
     if (r < 0) {
         free(idle);
         return r;

@@ -201,8 +201,10 @@ static void release_own(struct hf_record *rec, const struct hf_ask *ask,
     struct hf_event *e =
         hf_step_tell(fx, world, rec, outcome == HF_OUTCOME_NONE ? HF_EV_RELEASED : HF_EV_FINISHED,
                      rec->grant.owner, outcome == HF_OUTCOME_SUCCESS ? "succeeded" : reason);
-    if (outcome == HF_OUTCOME_FAILED && !*reason)
+    if (outcome == HF_OUTCOME_FAILED && !*reason && ask->req->has_exit_code)
         snprintf(e->reason, sizeof e->reason, "failed with exit code %d", ask->req->exit_code);
+    else if (outcome == HF_OUTCOME_FAILED && !*reason)
+        hf_copy_text(e->reason, sizeof e->reason, "failed");
     snprintf(e->detail, sizeof e->detail, "held for %lld ms",
              (long long)(world->now_ms - rec->grant.acquired_ms));
     hf_step_finish(rec, ask, world, answer, fx, reason);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "error.h"
 #include "server.h"
 #include "text.h"

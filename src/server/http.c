@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "body.h"
 #include "error.h"
 #include "server.h"
 #include "wire.h"
@@ -123,6 +124,10 @@ static void *on_request_line(void *arg, const char *uri, struct MHD_Connection *
 
 static void request_free(struct request *req)
 {
+    if (req->clear)
+        req->clear(req);
+    req->server->reserved -= req->reserved;
+    request_forget_config(req);
     json_decref(req->json);
     hf_buf_clear(&req->body);
     hf_buf_clear(&req->answer);
@@ -138,8 +143,9 @@ static void log_request(const struct request *req)
     snprintf(status, sizeof status, "%u", req->status);
     snprintf(took, sizeof took, "%lld", (long long)(now_us() - req->received_us));
     log_event("request", "id", req->id, "method", req->method, "path",
-              req->route ? req->route->path : "?", "name", req->name, "status", status, "us", took,
-              "client", req->left ? "gone" : NULL, LOG_END);
+              req->route ? req->route->path : "?", "name", req->name, "execution",
+              req->execution[0] ? req->execution : NULL, "status", status, "us", took, "client",
+              req->left ? "gone" : NULL, LOG_END);
 }
 
 static void on_completed(void *arg, struct MHD_Connection *mhd_connection, void **context,
@@ -216,12 +222,52 @@ static enum MHD_Result see_header(void *arg, enum MHD_ValueKind kind, const char
     return MHD_YES;
 }
 
+bool request_reserve(struct request *req, size_t bytes)
+{
+    if (bytes > LARGE_MAX - req->server->reserved)
+        return false;
+    req->server->reserved += bytes;
+    req->reserved += bytes;
+    return true;
+}
+
+static size_t body_most(const struct request *req)
+{
+    size_t most = req->route && req->route->body_max ? req->route->body_max : BODY_MAX;
+    return most == BODY_HOOK ? (size_t)req->server->opts->max_body : most;
+}
+
+static void refuse_large(struct request *req)
+{
+    char detail[80];
+    snprintf(detail, sizeof detail, "a body may have %zu bytes here", body_most(req));
+    request_problem(req, HF_TOO_LARGE, detail, NULL);
+}
+
+/*
+ * More than every request may send: only to a route that is for it, from whom it is for, and while
+ * there is room. `bytes`, 0: it does not say. What is refused is answered.
+ */
+static void admit_large(struct request *req, unsigned long long bytes)
+{
+    size_t most = body_most(req);
+    if (bytes > most || most == BODY_MAX)
+        refuse_large(req);
+    else if (!route_enter(req))
+        return;
+    else if (request_reserve(req, bytes ? (size_t)bytes : most))
+        req->body.cap = most;
+    else
+        request_problem(req, HF_UNAVAILABLE, "too many large requests at once; try again", NULL);
+}
+
 /*
  * Where two readers could disagree on where a request ends, one of them can be made to read what the
  * other has not checked: such a request is refused.
  */
 static void check_framing(struct request *req, const struct seen *seen)
 {
+    unsigned long long length = seen->length ? strtoull(seen->length, NULL, 10) : 0;
     if (seen->n_lengths > 1 || seen->n_encodings > 1 || (seen->length && seen->encoding))
         request_problem(req, HF_INVALID,
                         "the length of the body is given twice; send either one Content-Length or "
@@ -229,8 +275,28 @@ static void check_framing(struct request *req, const struct seen *seen)
                         NULL);
     else if (seen->encoding && strcasecmp(seen->encoding, "chunked") != 0)
         request_problem(req, HF_INVALID, "the only transfer encoding known here is chunked", NULL);
-    else if (seen->length && strtoull(seen->length, NULL, 10) > BODY_MAX)
-        request_problem(req, HF_TOO_LARGE, "a body may have 65536 bytes", NULL);
+    else if (length > BODY_MAX)
+        admit_large(req, length);
+}
+
+/* A piece of the body. What is refused is read to its end: only then it can be answered. */
+static void take_piece(struct request *req, const char *data, size_t n)
+{
+    if (!req->answered && n > req->body.cap - req->body.len) {
+        if (req->reserved)
+            refuse_large(req);
+        else
+            admit_large(req, 0);
+    }
+    if (!req->answered)
+        hf_buf_add(&req->body, data, n);
+    if (req->body.failed && !req->answered)
+        request_problem(req, HF_NOMEM, "out of memory", NULL);
+    req->too_large = req->answered;
+    if (req->body.len - req->progress >= RECEIVE_BYTES) {
+        req->progress = req->body.len;
+        due_enter(&req->server->receiving, &req->connection->due, now_ms() + RECEIVE_MS);
+    }
 }
 
 static struct request *request_begin(struct listener *listener,
@@ -249,6 +315,7 @@ static struct request *request_begin(struct listener *listener,
                             .mhd = mhd_connection,
                             .method = method,
                             .path = path,
+                            .route = route_find(method, path),
                             .received_us = now_us(),
                             .body.cap = BODY_MAX,
                             .answer.cap = ANSWER_MAX};
@@ -283,10 +350,16 @@ static enum MHD_Result send_answer(struct request *req)
     }
     MHD_add_response_header(r, "Content-Type", req->content_type);
     MHD_add_response_header(r, "X-Request-Id", req->id);
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff"); /* a log is no page */
     if (req->retry_after_s) {
         char seconds[16];
         snprintf(seconds, sizeof seconds, "%d", req->retry_after_s);
         MHD_add_response_header(r, "Retry-After", seconds);
+    }
+    if (req->waited_s) {
+        char applied[32];
+        snprintf(applied, sizeof applied, "wait=%lld", (long long)req->waited_s);
+        MHD_add_response_header(r, "Preference-Applied", applied);
     }
     if (req->allow)
         MHD_add_response_header(r, "Allow", req->allow);
@@ -304,10 +377,10 @@ static void arrive(struct request *req)
     req->arrived = true;
     req->connection->busy = true;
     due_leave(&req->connection->due);
+    if (req->answered)
+        return;
     if (req->server->closed)
         request_problem(req, HF_UNAVAILABLE, "the service is stopping", NULL);
-    else if (req->too_large)
-        request_problem(req, HF_TOO_LARGE, "a body may have 65536 bytes", NULL);
     else
         route_request(req);
 }
@@ -326,8 +399,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd_connecti
         return req->answered ? send_answer(req) : MHD_YES;
     }
     if (*size) {
-        hf_buf_add(&req->body, data, *size);
-        req->too_large |= req->body.failed;
+        take_piece(req, data, *size);
         *size = 0;
         return MHD_YES;
     }
@@ -363,8 +435,7 @@ void request_answer(struct request *req, unsigned status)
     request_resume(req);
 }
 
-/* When it is worth to ask again. */
-static int retry_after_s(int code, const struct hf_status *holder)
+int retry_after_s(int code, const struct hf_status *holder)
 {
     enum { LONGEST_S = 60 };
     if (code == HF_UNAVAILABLE || code == HF_UNKNOWN || code == HF_QUEUE_FULL ||
@@ -393,6 +464,8 @@ void request_problem(struct request *req, int code, const char *detail,
         hf_buf_puts(out, ",\"holder\":");
         hf_wire_status(out, holder);
     }
+    if (req->existing[0])
+        hf_buf_printf(out, ",\"existingExecutionId\":\"%s\"", req->existing);
     hf_buf_putc(out, '}');
     req->retry_after_s = retry_after_s(code < 0 ? -code : code, holder);
     req->content_type = type_problem;

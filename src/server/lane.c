@@ -12,7 +12,9 @@
 
 enum {
     BATCH_MAX = 256,
-    BATCHES = 3 /* one being filled and applied, others on their way back */
+    BATCH_BYTES_MAX = 8 << 20, /* of inputs: what a store must hold at a time */
+    NEAR = 8,                  /* in a queue: as far as the store counts */
+    BATCHES = 3                /* one being filled and applied, others on their way back */
 };
 
 struct batch {
@@ -86,7 +88,9 @@ static void apply_batch(struct hf *hf, struct batch *b)
                           : apply(hf, &b->asks[i], 1, &b->answers[i], &b->err);
     for (size_t i = 0; i < b->n; i++) {
         struct job *job = b->jobs[i];
+        /* Whoever is far behind need not know who is just ahead, where asking costs a round trip. */
         job->dead_ahead = job->watch && b->codes[i] == 0 && b->answers[i].queued &&
+                          (b->answers[i].ahead < NEAR || hf_is_local(hf)) &&
                           !hf_watch_behind(job->watch, job->ask.name, job->ask.token);
     }
 }
@@ -102,10 +106,12 @@ static void work(struct hf *hf, struct batch *b)
 /* What can be done together, from the head of the queue. Called with the mutex held. */
 static void fill(struct lane *lane, struct batch *b)
 {
+    size_t bytes = 0;
     b->n = 0;
     while (lane->queue.first && b->n < BATCH_MAX) {
         struct job *job = lane->queue.first;
-        if (job->work && b->n)
+        bytes += job->ask.input_size;
+        if (b->n && (job->work || bytes > BATCH_BYTES_MAX))
             break;
         lane->queue.first = job->next;
         b->jobs[b->n] = job;
@@ -157,7 +163,7 @@ static void look(struct hf *hf, struct job *job)
 
 void lane_put(struct lanes *lanes, enum lane_name lane, struct job *job)
 {
-    if (lane == LANE_READ && hf_is_local(lanes->of[lane].hf))
+    if (lane == LANE_READ && !job->work && hf_is_local(lanes->of[lane].hf))
         look(lanes->of[lane].hf, job);
     else
         queue_add(&lanes->of[lane].gathered, job);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "text.h"
 #include "wire.h"
 
@@ -27,17 +28,7 @@ void describe_client(const struct request *req, char *ret, size_t size)
 
 void announce_takeover(const struct request *req, const struct hf_lease *lease)
 {
-    char fence[24], old_fence[24], held[24];
-    const struct hf_takeover *t = &lease->takeover;
-    if (t->reason == HF_STALE_NOT)
-        return;
-    snprintf(fence, sizeof fence, "%lld", (long long)lease->fence);
-    snprintf(old_fence, sizeof old_fence, "%lld", (long long)t->fence);
-    snprintf(held, sizeof held, "%lld", (long long)t->held_for_ms);
-    log_event("takeover", "message", "STALE LOCK taken over", "name", lease->name, "reason",
-              hf_stale_reason_name(t->reason), "from", t->owner, "lock-id", t->lock_id, "old-fence",
-              old_fence, "held-ms", held, "to", lease->owner, "fence", fence, "id", req->id,
-              LOG_END);
+    log_takeover(lease, req->id);
 }
 
 void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new)
@@ -52,25 +43,9 @@ void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new
 void answer_refusal(struct request *req, const struct hf_request *ask,
                     const struct hf_answer *answer)
 {
-    char who[HF_MESSAGE_MAX / 2] = "", detail[HF_MESSAGE_MAX];
-    if (answer->has_holder)
-        hf_describe_status(&answer->holder, who, sizeof who);
-    switch (-answer->code) {
-    case HF_HELD:
-        snprintf(detail, sizeof detail, "%s", who);
-        break;
-    case HF_LOST:
-        snprintf(detail, sizeof detail, "the lease on %s was lost or is not yours; %s", ask->name,
-                 who);
-        break;
-    case HF_FENCE_STALE:
-        snprintf(detail, sizeof detail, "fence %lld is not the current one; %s",
-                 (long long)ask->fence, who);
-        break;
-    default:
-        snprintf(detail, sizeof detail, "%s: %s", ask->name, hf_code_meaning(answer->code));
-    }
-    request_problem(req, -answer->code, detail, answer->has_holder ? &answer->holder : NULL);
+    struct hf_error err;
+    hf_refusal(ask, answer, &err);
+    request_fail(req, &err);
 }
 
 /* The request that a job belongs to, unless the client has gone, the store failed or it refused. */
@@ -115,19 +90,10 @@ void post_acquire(struct request *req)
 {
     struct fields f;
     if (body_read(req,
-                  FIELD_TOKEN | FIELD_OWNER | FIELD_NOTE | FIELD_TTL | FIELD_WAIT | FIELD_PRIORITY,
+                  FIELD(TOKEN) | FIELD(OWNER) | FIELD(NOTE) | FIELD(TTL) | FIELD(WAIT) |
+                      FIELD(PRIORITY),
                   &f))
         waits_begin(req, &f);
-}
-
-static bool require(struct request *req, bool is_there, const char *what)
-{
-    char detail[80];
-    if (is_there)
-        return true;
-    snprintf(detail, sizeof detail, "the field %s is needed", what);
-    request_problem(req, HF_INVALID, detail, NULL);
-    return false;
 }
 
 static void extend_done(struct job *job, int code, const struct hf_answer *answer,
@@ -141,8 +107,8 @@ static void extend_done(struct job *job, int code, const struct hf_answer *answe
 void post_extend(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_TOKEN | FIELD_FENCE | FIELD_TTL, &f) ||
-        !require(req, f.token, "token"))
+    if (!body_read(req, FIELD(TOKEN) | FIELD(FENCE) | FIELD(TTL), &f) ||
+        !body_require(req, f.token, "token"))
         return;
     req->job.ask = (struct hf_request){.op = HF_OP_EXTEND,
                                        .name = req->name,
@@ -169,7 +135,7 @@ static void release_done(struct job *job, int code, const struct hf_answer *answ
 void post_release(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_TOKEN | FIELD_FENCE, &f) || !require(req, f.token, "token"))
+    if (!body_read(req, FIELD(TOKEN) | FIELD(FENCE), &f) || !body_require(req, f.token, "token"))
         return;
     req->job.ask = (struct hf_request){.op = HF_OP_RELEASE,
                                        .name = req->name,
@@ -196,7 +162,8 @@ static void fence_done(struct job *job, int code, const struct hf_answer *answer
 void post_force(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_FENCE | FIELD_REASON, &f) || !require(req, f.fence >= 0, "fence"))
+    if (!body_read(req, FIELD(FENCE) | FIELD(REASON), &f) ||
+        !body_require(req, f.fence >= 0, "fence"))
         return;
     char client[64], by[HF_OWNER_MAX + 1];
     describe_client(req, client, sizeof client);
@@ -214,7 +181,7 @@ void post_force(struct request *req)
 void post_guard(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_FENCE, &f) || !require(req, f.fence >= 0, "fence"))
+    if (!body_read(req, FIELD(FENCE), &f) || !body_require(req, f.fence >= 0, "fence"))
         return;
     req->job.ask = (struct hf_request){.op = HF_OP_GUARD, .name = req->name, .fence = f.fence};
     request_ask(req, LANE_READ, fence_done);
@@ -245,8 +212,6 @@ static void listing_forget(struct request *req)
 static int list_one(void *arg, const struct hf_status *status)
 {
     struct listing *l = arg;
-    if (strcmp(status->name, l->after) <= 0)
-        return 0;
     l->more = l->n == l->limit;
     if (l->more)
         return 1;
@@ -261,7 +226,7 @@ static int list_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
     struct listing *l = req->context;
-    return hf_list(hf, l->filter, l->prefix, list_one, l, err);
+    return hf_list_after(hf, l->filter, l->prefix, l->after, list_one, l, err);
 }
 
 static void list_done(struct job *job, int code, const struct hf_answer *answer,
@@ -293,7 +258,7 @@ static void list_done(struct job *job, int code, const struct hf_answer *answer,
 /* A token's prefix narrows what is asked for; two that do not fit together have nothing in common. */
 static bool narrow_prefix(struct request *req, char *prefix)
 {
-    const char *own = req->may.prefix ? req->may.prefix : "";
+    const char *own = req->may.prefix;
     if (strncmp(prefix, own, strlen(own)) == 0)
         return true;
     if (strncmp(own, prefix, strlen(prefix)) == 0) {
@@ -335,19 +300,9 @@ void get_locks(struct request *req)
 
 /* ---- sweep ---------------------------------------------------------------------------------- */
 
-static int say_swept(void *arg, const struct hf_status *status)
-{
-    char fence[24];
-    (void)arg;
-    snprintf(fence, sizeof fence, "%lld", (long long)status->fence);
-    log_event("sweep", "message", "STALE LOCK freed", "name", status->name, "from", status->owner,
-              "fence", fence, LOG_END);
-    return 0;
-}
-
 static int sweep_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    return hf_sweep(hf, false, say_swept, NULL, &job->ask.fence, err);
+    return hf_sweep(hf, false, log_swept, NULL, &job->ask.fence, err);
 }
 
 static void sweep_done(struct job *job, int code, const struct hf_answer *answer,
@@ -370,7 +325,7 @@ void post_sweep(struct request *req)
     struct fields f;
     if (!body_read(req, 0, &f))
         return;
-    if (req->may.prefix && *req->may.prefix) {
+    if (*req->may.prefix) {
         request_problem(req, HF_FORBIDDEN, "a token with a prefix can't sweep all names", NULL);
         return;
     }

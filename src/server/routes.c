@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "server.h"
 #include "text.h"
 
@@ -17,12 +18,28 @@ static const struct route routes[] = {
     {"POST", "/v1/locks/*/guard", VERB_LOCKS_READ, post_guard, NULL},
     {"GET", "/v1/locks/*/wakes", VERB_LOCKS_READ, get_wakes, QUERY("id")},
     {"GET", "/v1/locks", VERB_LOCKS_READ, get_locks, QUERY("state", "prefix", "limit", "cursor")},
-    {"POST", "/v1/batch", VERB_LOCKS_WRITE, post_batch, NULL},
+    {"POST", "/v1/batch", VERB_BATCH, post_batch, NULL, BODY_LARGE},
     {"POST", "/v1/sweep", VERB_LOCKS_FORCE, post_sweep, NULL},
     {"GET", "/v1/totals", VERB_METRICS_READ, get_totals, NULL},
     {"GET", "/v1/events", VERB_EVENTS_READ, get_events,
      QUERY("name", "after", "limit", "since", "newest")},
     {"GET", "/v1/events/stream", VERB_EVENTS_READ, get_stream, QUERY("name", "after")},
+    {"POST", "/v1/executions", VERB_EXECUTIONS_WRITE, post_execution, NULL, BODY_LARGE},
+    {"GET", "/v1/executions", VERB_EXECUTIONS_READ, get_executions,
+     QUERY("workflow", "state", "limit", "cursor")},
+    {"POST", "/v1/executions/claim", VERB_EXECUTIONS_WORK, post_claim, NULL},
+    {"POST", "/v1/executions/due", VERB_EXECUTIONS_WORK, post_due, NULL},
+    {"GET", "/v1/executions/last-key", VERB_EXECUTIONS_READ, get_last_key,
+     QUERY("workflow", "from", "to")},
+    {"GET", "/v1/executions/#", VERB_EXECUTIONS_READ, get_execution, QUERY("brief")},
+    {"GET", "/v1/executions/#/input", VERB_EXECUTIONS_READ, get_input, NULL},
+    {"GET", "/v1/executions/#/output", VERB_EXECUTIONS_READ, get_output, NULL},
+    {"GET", "/v1/executions/#/log", VERB_EXECUTIONS_READ, get_log, NULL},
+    {"POST", "/v1/executions/#/cancel", VERB_EXECUTIONS_WRITE, post_cancel, NULL},
+    {"POST", "/v1/executions/#/retry", VERB_EXECUTIONS_WRITE, post_retry, NULL},
+    {"POST", "/v1/executions/#/heartbeat", VERB_EXECUTIONS_WORK, post_heartbeat, NULL, BODY_OUTPUT},
+    {"POST", "/v1/executions/#/finish", VERB_EXECUTIONS_WORK, post_finish, NULL, BODY_OUTPUT},
+    {"POST", "/api/webhooks/*", VERB_WEBHOOKS_WRITE, post_webhook, NULL, BODY_HOOK},
     {"GET", "/metrics", VERB_METRICS_READ, get_metrics, NULL},
     {"GET", "/healthz", VERB_NONE, get_health, NULL},
     {"GET", "/readyz", VERB_NONE, get_ready, NULL},
@@ -30,14 +47,18 @@ static const struct route routes[] = {
     {"GET", "/", VERB_NONE, get_root, NULL},
 };
 
-/* Does the path have this form? Then where its NAME stands. */
+/* Does the path have this form? Then where its NAME or ID stands. */
 static bool matches(const char *form, const char *path, const char **ret_name, size_t *ret_n)
 {
     while (*form && *path) {
-        if (*form == '*') {
+        if (*form == '*' || *form == '#') {
+            size_t n = strcspn(path, "/");
+            if (*form == '#' &&
+                (n != HF_UUID_LEN || strspn(path, "0123456789abcdef-") < HF_UUID_LEN))
+                return false;
             *ret_name = path;
-            *ret_n = strcspn(path, "/");
-            path += *ret_n;
+            *ret_n = n;
+            path += n;
             form++;
         } else if (*form++ != *path++)
             return false;
@@ -107,24 +128,48 @@ static void refuse_method(struct request *req, bool get, bool post)
     req->status = 405;
 }
 
-void route_request(struct request *req)
+const struct route *route_find(const char *method, const char *path)
 {
-    const char *method = strcmp(req->method, "HEAD") == 0 ? "GET" : req->method;
-    const char *name = NULL;
-    size_t n = 0;
-    bool get = false, post = false;
-    for (size_t i = 0; !req->route && i < sizeof routes / sizeof *routes; i++)
-        if (matches(routes[i].path, req->path, &name, &n)) {
-            if (strcmp(routes[i].method, method) == 0)
-                req->route = &routes[i];
-            get |= routes[i].method[0] == 'G';
-            post |= routes[i].method[0] == 'P';
-        }
-    if (!req->route && (get || post))
+    const char *name;
+    size_t n;
+    if (strcmp(method, "HEAD") == 0)
+        method = "GET";
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        if (strcmp(routes[i].method, method) == 0 && matches(routes[i].path, path, &name, &n))
+            return &routes[i];
+    return NULL;
+}
+
+/* There is no such row: perhaps with another method. */
+static void refuse_path(struct request *req)
+{
+    bool get = route_find("GET", req->path), post = route_find("POST", req->path);
+    if (get || post)
         refuse_method(req, get, post);
-    else if (!req->route)
+    else
         request_problem(req, HF_NOT_FOUND, "there is nothing at this path; see /openapi.json",
                         NULL);
-    else if ((!name || take_name(req, name, n)) && access_check(req) && check_query(req))
+}
+
+bool route_enter(struct request *req)
+{
+    const char *name = NULL;
+    size_t n = 0;
+    if (req->entered)
+        return true;
+    matches(req->route->path, req->path, &name, &n);
+    if (name && strchr(req->route->path, '#'))
+        memcpy(req->execution, name, HF_UUID_LEN);
+    else if (name && !take_name(req, name, n))
+        return false;
+    req->entered = access_check(req) && check_query(req);
+    return req->entered;
+}
+
+void route_request(struct request *req)
+{
+    if (!req->route)
+        refuse_path(req);
+    else if (route_enter(req))
         req->route->handle(req);
 }

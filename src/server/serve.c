@@ -28,7 +28,7 @@ int64_t now_ms(void) { return now_us() / 1000; }
 /* ---- starting ------------------------------------------------------------------------------- */
 
 /* What a descriptor in the loop's epoll is; listeners follow. */
-enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_GONE, FROM_LISTENERS };
+enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_IDLE, FROM_GONE, FROM_LISTENERS };
 
 static int add_source(struct server *server, int fd, unsigned source, struct hf_error *err)
 {
@@ -67,7 +67,9 @@ static void raise_limits(void)
 
 static int open_parts(struct server *server, struct hf_error *err)
 {
-    int r = open_signals(server, err);
+    int r = config_open(server, err);
+    if (r >= 0)
+        r = open_signals(server, err);
     if (r >= 0)
         r = listen_open(server, err);
     if (r >= 0)
@@ -82,6 +84,12 @@ static int open_parts(struct server *server, struct hf_error *err)
         r = waits_open(server, err);
     if (r >= 0)
         r = streams_open(server, err);
+    if (r >= 0)
+        r = results_open(server, err);
+    if (r >= 0)
+        r = executions_open(server, err);
+    if (r >= 0)
+        r = claims_open(server, err);
     return r;
 }
 
@@ -100,6 +108,8 @@ static int start(struct server *server, struct hf_error *err)
         r = add_source(server, server->gone_fd, FROM_GONE, err);
     if (r >= 0)
         r = add_source(server, server->watch ? hf_watch_fd(server->watch) : -1, FROM_WATCH, err);
+    if (r >= 0)
+        r = add_source(server, claims_fd(server), FROM_IDLE, err);
     for (size_t i = 0; r >= 0 && i < server->n_listeners; i++) {
         struct listener *l = &server->listeners[i];
         if ((r = http_start(server, l, err)) < 0)
@@ -117,11 +127,15 @@ static void close_parts(struct server *server)
     if (server->lanes)
         lanes_finish(server->lanes);
     hf_watch_close(server->watch);
+    claims_close(server);
     lanes_close(server->lanes);
+    executions_close(server);
+    results_close(server);
     streams_close(server);
     waits_close(server);
     access_close(server);
     metrics_close(server);
+    config_close(server);
     close(server->gone_fd);
     close(server->epoll_fd);
     close(server->signal_fd);
@@ -146,7 +160,9 @@ static void drain(struct server *server)
     }
     waits_drain(server);
     streams_drain(server);
+    results_drain(server);
     wakes_drain(server);
+    claims_drain(server);
 }
 
 static void reload(struct server *server)
@@ -158,7 +174,7 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
-    log_event("reloaded", LOG_END);
+    config_reload(server);
     notify_systemd("READY=1");
 }
 
@@ -182,6 +198,8 @@ static void take_event(struct server *server, unsigned source)
         take_signals(server);
     else if (source == FROM_WATCH)
         waits_woken(server);
+    else if (source == FROM_IDLE)
+        claims_woken(server);
     else if (source == FROM_GONE)
         http_see_gone(server);
     else
@@ -219,6 +237,8 @@ static int64_t tick(struct server *server)
     server->again = false;
     int64_t next_ms = waits_tick(server, at_ms);
     next_ms = earlier(next_ms, streams_tick(server, at_ms));
+    next_ms = earlier(next_ms, results_tick(server, at_ms));
+    next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
     next_ms = earlier(next_ms, http_tick(server, at_ms));
     next_ms = earlier(next_ms, run_listeners(server, at_ms));

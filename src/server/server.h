@@ -5,11 +5,13 @@
  *   http.c     takes it from the library, bounded in size and time
  *   access.c   may this client do that?
  *   routes.c   finds its row in the table of routes, which names the handler
- *   locks.c    asks a lane, or waits.c to wait (no thread, no descriptor each); events.c, pages.c
+ *   body.h     reads what was sent
+ *   locks.c    asks a lane, or waits.c to wait (no thread, no descriptor each); events.c, pages.c;
+ *              executions.h; webhooks.c, and results.c for an execution's end
  *   http.c     sends what request_answer() or request_problem() was given
  *
  * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
- * told, log.c what people are, metrics.c what Prometheus is.
+ * told, metrics.c what Prometheus is, config.c the workflows.
  */
 #ifndef HF_SERVER_SERVER_H
 #define HF_SERVER_SERVER_H
@@ -19,24 +21,34 @@
 
 #include "buf.h"
 #include "lane.h"
+#include "log.h"
 #include "mhd.h"
 #include "serve.h"
 
 enum {
     LISTENERS_MAX = 8,
-    ANSWER_MAX = 8 << 20, /* bytes of one answer */
-    BODY_MAX = 64 << 10,  /* of a JSON body */
-    DEPTH_MAX = 16,       /* of nesting in one */
+    ANSWER_MAX = 8 << 20,  /* bytes of one answer */
+    BODY_MAX = 64 << 10,   /* of a JSON body, where the route does not say more */
+    BODY_LARGE = 24 << 20, /* of one with an execution's input */
+    BODY_OUTPUT = 2 << 20, /* of one with its output */
+    BODY_HOOK = 1,         /* of a webhook: as opts->max_body says */
+    LARGE_MAX = 128 << 20, /* of all larger bodies and answers together, at one moment */
+    DEPTH_MAX = 16,        /* of nesting in one */
+    VALUES_MAX = 1 << 16,  /* in one */
     HEADERS_MAX =
         12 << 10,       /* what the library may use per connection: headers, a piece of the body */
     IDLE_MS = 60000,    /* a connection without a request is closed after so long */
-    RECEIVE_MS = 15000, /* a request, once begun, must have arrived within so long */
-    DRAIN_MS = 20000,   /* SIGTERM: what is in flight has so long */
+    RECEIVE_MS = 15000, /* a request, once begun, must have arrived within so long ... */
+    RECEIVE_BYTES = 1 << 20, /* ... or so much more of its body */
+    DRAIN_MS = 20000,        /* SIGTERM: what is in flight has so long */
     PAGE_DEFAULT = 100,
     PAGE_MAX = 1000,
     REQUEST_ID_MAX = 64,
+    WORKFLOWS_MAX = 256, /* that a claim may name */
+    CLAIM_MAX = 256,
 };
 #define WAIT_MAX_MS (INT64_C(24) * 3600 * 1000)
+#define BACKOFF_MAX_MS (INT64_C(7) * 24 * 3600 * 1000)
 
 /* ---- a listening socket, a connection, a request -------------------------------------------- */
 
@@ -68,10 +80,11 @@ struct connection {
 /* What a bearer may do. */
 struct grant {
     unsigned verbs; /* bits of enum verb */
-    const char *prefix;
+    char prefix[HF_NAME_MAX + 1];
 };
 
 struct route;
+struct fields;
 
 struct request {
     struct request *prev, *next; /* in server->requests, while its connection lasts */
@@ -87,11 +100,18 @@ struct request {
     int64_t received_us;
     struct hf_buf body;
     json_t *json;
-    char *name; /* the NAME of the path, decoded */
+    char *name;                      /* the NAME of the path, decoded */
+    char execution[HF_UUID_LEN + 1]; /* the ID of the path */
+    size_t reserved;                 /* of LARGE_MAX */
+    size_t progress; /* of a large body: how much has arrived when it was last in time */
     struct grant may;
+    struct config *config; /* that it uses; NULL: none yet */
     struct job job;
-    void *context; /* the handler's, freed by `forget` */
-    void (*forget)(struct request *req);
+    int (*read)(struct request *req, struct hf_error *err); /* body_take() */
+    void (*go)(struct request *req);
+    void *context;                       /* the handler's */
+    void (*forget)(struct request *req); /* the client has gone, or is answered */
+    void (*clear)(struct request *req);  /* nobody needs the request any more: free the context */
     /* the answer */
     unsigned status;
     const char *content_type;
@@ -99,7 +119,10 @@ struct request {
     struct MHD_Response *stream; /* instead of `answer` */
     const char *allow;           /* 405: which methods */
     int retry_after_s;
-    bool too_large, arrived, dispatched, answered, suspended;
+    int64_t waited_s;               /* as Prefer: wait= was heeded; 0: it was not */
+    char existing[HF_UUID_LEN + 1]; /* of a problem: the execution that is there already */
+    bool too_large; /* refused while it was being sent: it is not listened to again */
+    bool entered, arrived, dispatched, answered, suspended;
     bool working; /* a lane has its job: it must outlive the connection */
     bool left;    /* the client was seen leaving while it waited */
     bool gone;    /* its connection is, and all that belongs to the library */
@@ -107,14 +130,6 @@ struct request {
 };
 
 /* ---- routes --------------------------------------------------------------------------------- */
-
-/* What a token may be allowed to do; `token create --allow`. X(name, text) */
-#define VERB_MAP(X)                                                                                \
-    X(LOCKS_READ, "locks:read")                                                                    \
-    X(LOCKS_WRITE, "locks:write")                                                                  \
-    X(LOCKS_FORCE, "locks:force")                                                                  \
-    X(EVENTS_READ, "events:read")                                                                  \
-    X(METRICS_READ, "metrics:read")
 
 enum verb {
     VERB_NONE = 0, /* open to all who can connect */
@@ -124,30 +139,42 @@ enum verb {
 #define X(name, text) VERB_##name = 1 << VERB_BIT_##name,
         VERB_MAP(X)
 #undef X
-            VERB_ALL = ~0u >> 1
+            VERB_ALL = ~0u >> 1,
+    /* one of these; what each request of a batch needs is looked at by itself */
+    VERB_BATCH = VERB_LOCKS_WRITE | VERB_EXECUTIONS_WRITE | VERB_EXECUTIONS_WORK
 };
 
 typedef void handler_fn(struct request *req);
 
 struct route {
     const char *method;
-    const char *path; /* a segment * is NAME */
+    const char *path; /* a segment * is NAME, # the ID of an execution */
     enum verb verb;
     handler_fn *handle;
     const char *const *query; /* the parameters it knows, NULL at the end; NULL: none */
+    size_t body_max;          /* 0: BODY_MAX */
 };
 
-/* Find the route and call its handler, or answer that there is none. */
+/* Find the row of the table, once the headers are there; NULL: there is none. */
+const struct route *route_find(const char *method, const char *path);
+/* May this client use it, and so? False: answered. */
+bool route_enter(struct request *req);
+/* Call its handler, or answer that there is none. */
 void route_request(struct request *req);
 
 handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_guard, get_locks,
     post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
-    get_ready, get_openapi, get_root;
+    get_ready, get_openapi, get_root, post_execution, get_executions, get_execution, get_input,
+    get_output, get_log, get_last_key, post_cancel, post_retry, post_claim, post_due,
+    post_heartbeat, post_finish, post_webhook;
 
 /* ---- the service ---------------------------------------------------------------------------- */
 
 struct server {
     const struct serve_options *opts;
+    struct config *config;
+    struct hf_workflows *workflows; /* of `config`: until the next reload. A request that needs one
+                                       for longer asks request_workflow() */
     struct lanes *lanes;
     struct hf_watch *watch; /* NULL: the store can't wake */
     struct listener listeners[LISTENERS_MAX];
@@ -159,12 +186,16 @@ struct server {
     int64_t drain_until_ms;
     struct request *requests;
     size_t n_requests, n_connections;
+    size_t reserved;            /* of LARGE_MAX */
     struct due idle, receiving; /* heads of lists */
     struct waits *waits;
     struct streams *streams;
+    struct results *results;
     struct waker *wakers; /* wakes.c: their list */
     struct metrics *metrics;
     struct access *access;
+    struct known *known; /* executions.c: by their ids */
+    struct claims *claims;
     uint64_t id_high, id_count;
     bool again; /* run the loop once more before it sleeps */
 };
@@ -184,11 +215,17 @@ void request_problem(struct request *req, int code, const char *detail,
                      const struct hf_status *holder);
 void request_fail(struct request *req, const struct hf_error *err);
 
+/* In how many seconds it is worth to ask again after this refusal; 0: never. */
+int retry_after_s(int code, const struct hf_status *holder);
+
 /* Put the request's job on a lane. done() is called even if the client has gone: request_back(). */
 void request_ask(struct request *req, enum lane_name lane, job_done_fn *done);
 
 /* In done(): the request, or NULL where its client has gone; then it is no more. */
 struct request *request_back(struct job *job);
+
+/* Room for so many bytes beyond what every request has, until the request ends. */
+bool request_reserve(struct request *req, size_t bytes);
 
 /* End all requests that are still waited for: the store did not answer in time. */
 void http_give_up(struct server *server);
@@ -203,35 +240,6 @@ void http_see_gone(struct server *server);
 
 /* A parameter of the query, decoded into `room`; NULL: absent, or it does not fit. */
 const char *request_query(const struct request *req, const char *name, char *room, size_t size);
-
-/* ---- body.c --------------------------------------------------------------------------------- */
-
-/* Every field that a JSON body of a lock's route may have. Absent ones are NULL, or -1. */
-struct fields {
-    const char *token, *owner, *note, *reason;
-    int64_t ttl_ms, wait_ms, fence, priority;
-    bool has_priority;
-};
-enum {
-    FIELD_TOKEN = 1 << 0,
-    FIELD_OWNER = 1 << 1,
-    FIELD_NOTE = 1 << 2,
-    FIELD_REASON = 1 << 3,
-    FIELD_TTL = 1 << 4,
-    FIELD_WAIT = 1 << 5,
-    FIELD_FENCE = 1 << 6,
-    FIELD_PRIORITY = 1 << 7,
-};
-
-/* Bounded, no duplicate keys, an object. It is kept in req->json. False: answered with a problem. */
-bool body_parse(struct request *req);
-/* The same, and its fields, of which no others may be there. */
-bool body_read(struct request *req, unsigned allowed, struct fields *ret);
-bool body_is_token(const char *text);
-bool decode_percent(const char *text, size_t n, char *ret, size_t size);
-/* A whole number of a query parameter, or `otherwise` where it is absent. False: answered. */
-bool query_int(struct request *req, const char *name, int64_t min, int64_t max, int64_t otherwise,
-               int64_t *ret);
 
 /* What hf_watch wakes: embedded in what it is about. */
 struct woken {
@@ -262,6 +270,41 @@ void streams_close(struct server *server);
 int64_t streams_tick(struct server *server, int64_t now_ms);
 void streams_drain(struct server *server);
 
+/* ---- results.c ------------------------------------------------------------------------------ */
+
+int results_open(struct server *server, struct hf_error *err);
+void results_close(struct server *server);
+int64_t results_tick(struct server *server, int64_t now_ms);
+void results_drain(struct server *server);
+
+/* ---- webhooks.c ----------------------------------------------------------------------------- */
+
+/* Does a signature, which its handler checks, decide on this request, and no token? */
+bool webhook_is_to_be_signed(struct request *req);
+
+/* ---- config.c ------------------------------------------------------------------------------- */
+
+int config_open(struct server *server, struct hf_error *err);
+void config_close(struct server *server);
+/* Read it again; where it is bad the old one stays. Says so in the log. */
+void config_reload(struct server *server);
+/* The request needs its configuration no more. */
+void request_forget_config(struct request *req);
+
+/* ---- executions.c, claims.c ----------------------------------------------------------------- */
+
+int executions_open(struct server *server, struct hf_error *err);
+void executions_close(struct server *server);
+int claims_open(struct server *server, struct hf_error *err);
+void claims_close(struct server *server); /* before the lanes */
+/* Readable when the store has something to do for those who wait; -1: it can't tell. */
+int claims_fd(const struct server *server);
+void claims_woken(struct server *server);
+/* Let those look again whose time has come; when next. */
+int64_t claims_tick(struct server *server, int64_t now_ms);
+/* Send away those who wait for work. */
+void claims_drain(struct server *server);
+
 /* ---- access.c ------------------------------------------------------------------------------- */
 
 int access_open(struct server *server, struct hf_error *err);
@@ -274,24 +317,20 @@ bool access_check(struct request *req);
 
 /* ---- metrics.c ------------------------------------------------------------------------------ */
 
-enum histogram_name { H_ACQUIRE, H_WAIT, H_HOLD, H_MARGIN, H_REQUEST, N_HISTOGRAMS };
+enum histogram_name { H_ACQUIRE, H_WAIT, H_HOLD, H_MARGIN, H_REQUEST, H_LAG, N_HISTOGRAMS };
 int metrics_open(struct server *server, struct hf_error *err);
 void metrics_close(struct server *server);
 void metrics_observe(struct server *server, enum histogram_name which, int64_t us);
 void metrics_request(struct server *server, unsigned status);
 void metrics_store_error(struct server *server, enum hf_op op);
+/* Who asked for a lock was overtaken: by another request with its token, or for the same execution. */
+void metrics_raced(struct server *server);
 /* A lease was granted or renewed, or ended, through this service. */
 void metrics_lease(struct server *server, const struct hf_lease *lease, bool is_new);
 void metrics_released(struct server *server, const char *token);
-
-/* ---- log.c ---------------------------------------------------------------------------------- */
-
-/* One line: log_event("listening", "address", text, ..., LOG_END). A value that is NULL is left
- * out. */
-#define LOG_END ((const char *)NULL)
-void log_open(bool json);
-void log_event(const char *event, ...) __attribute__((sentinel));
-void log_flush(void);
+/* An execution was claimed, has ended, through this service. */
+void metrics_execution_claimed(struct server *server, const struct hf_execution *x);
+void metrics_execution_ended(struct server *server, const struct hf_execution *x);
 
 /* ---- notify.c, listen.c --------------------------------------------------------------------- */
 

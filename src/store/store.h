@@ -17,6 +17,13 @@ struct hf_store {
     _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
+/* Which names are to be listed. */
+struct hf_listing {
+    enum hf_list_filter filter;
+    const char *prefix; /* they begin so; may be empty */
+    const char *after;  /* and come behind this one; may be empty */
+};
+
 /* Which executions are to be claimed. */
 struct hf_due {
     const char *const *workflows;
@@ -43,9 +50,9 @@ struct hf_store_ops {
     int (*apply)(struct hf_store *store, const struct hf_request *requests, size_t n,
                  struct hf_answer *answers, struct hf_error *err);
 
-    /* Every name that the filter and prefix let through, in name order. */
-    int (*list)(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err);
+    /* Every name that is asked for, in name order. */
+    int (*list)(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err);
 
     int (*events)(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                   void *arg, struct hf_error *err);

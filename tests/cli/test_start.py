@@ -11,7 +11,7 @@ import pytest
 from conftest import marked_processes, poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite", "postgres")
+pytestmark = pytest.mark.stores("sqlite", "postgres", "http")
 
 EXECUTION = ["id", "workflow", "state", "key", "runAt", "priority", "attempt", "fence", "owner", "createdAt",
              "startedAt", "finishedAt", "exitCode", "reason", "retryOf", "duplicate"]
@@ -292,6 +292,7 @@ def test_log_follows_until_the_end(hf, tmp_path):
 def test_cancel_stops_a_running_command(hf):
     flows = Workflows(hf, pay={"command": ENDLESS, "ttl": "1h"})
     started = hf.start("start", "pay")
+    assert started.stdout.readline() == "begun\n"
     running = flows.running("pay")
     assert "asked to stop" in hf.ok("cancel", running)
     assert started.wait(timeout=60) == 143
@@ -304,6 +305,7 @@ def test_cancel_stops_a_running_command(hf):
 def test_cancel_kills_what_ignores_sigterm(hf):
     flows = Workflows(hf, pay=sh("trap '' TERM; echo begun; while :; do sleep 0.1; done", ttl="3s"))
     started = hf.start("start", "pay")
+    assert started.stdout.readline() == "begun\n"
     running = flows.running("pay")
     hf.ok("cancel", running)
     assert started.wait(timeout=60) == 137

@@ -13,8 +13,8 @@ void check_fence(const struct hf_execution *of_model, const struct hf_execution 
 
 int name_index(const char *name);
 
-/* Every listed name is as the model has it, in order, and none that is not free is missing. */
-void check_list(void);
+/* Every listed name, or those behind some name, is as the model has it, in order, and none that is not free is missing. */
+void check_list(bool all);
 void check_totals(void);
 
 /* What the store tells of a name is the model's story, or the end of it where it keeps less. */

@@ -282,8 +282,8 @@ static bool passes(enum hf_list_filter filter, enum hf_lock_state state)
            (filter == HF_LIST_STALE && state == HF_STATE_STALE);
 }
 
-static int list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err)
+static int list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err)
 {
     (void)err;
     struct model_lock *sorted[MODEL_NAMES_MAX];
@@ -297,8 +297,9 @@ static int list(struct hf_store *store, enum hf_list_filter filter, const char *
         struct hf_status status;
         model_load(sorted[i], NULL);
         hf_record_status(&sorted[i]->rec, &world, &status);
-        bool matches = !prefix || strncmp(status.name, prefix, strlen(prefix)) == 0;
-        if (matches && passes(filter, status.state) && fn(arg, &status))
+        bool matches = strncmp(status.name, which->prefix, strlen(which->prefix)) == 0 &&
+                       strcmp(status.name, which->after) > 0;
+        if (matches && passes(which->filter, status.state) && fn(arg, &status))
             break;
     }
     return 0;

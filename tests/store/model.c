@@ -491,6 +491,10 @@ struct hf_totals model_totals(const struct model *m)
         t.forced += c->forced;
         t.lost += c->lost;
     }
+    for (size_t i = 0; i < m->n_executions; i++) {
+        t.executions_pending += m->executions[i].x.state == HF_PENDING;
+        t.executions_running += m->executions[i].x.state == HF_RUNNING;
+    }
     return t;
 }
 

@@ -1,20 +1,22 @@
 """Executions in SQL: what the conformance suite can't show, since it asks one thing at a time."""
 import time
 
+from conftest import poll
 from test_postgres_sql import identity, place  # noqa: F401
 
-PENDING = """INSERT INTO holdfast.execution (id, workflow, lock, state, run_at, created_at, priority)
-             SELECT gen_random_uuid(), 'w', {lock}, 'PENDING', now() - interval '1 hour', now(), {priority}
+PENDING = """INSERT INTO holdfast.execution (id, workflow, lock, state, run_at, created_at, priority, concurrency, parked)
+             SELECT gen_random_uuid(), {workflow}, {lock}, 'PENDING', now() + {due} * interval '1 hour', now(), {priority}, {concurrency}, {parked}
                FROM generate_series(1, {n}) AS i"""
 
 
-def begin(token, lock, key="NULL", execution="gen_random_uuid()", claim="false", columns="code"):
+def begin(token, lock, key="NULL", execution="gen_random_uuid()", claim="false", columns="code", concurrency=0):
     return (f"SELECT {columns} FROM holdfast.begin_execution('{lock}', {identity(token)}, 60000, 0, 'o{token}', '', 0, '', '',"
-            f" 'w', {key}, false, NULL, {execution}, NULL, 0, 0, 0, {claim}, '', '{{}}', '{{}}')")
+            f" 'w', {key}, false, NULL, {execution}, NULL, 0, 0, 0, 0, {concurrency}, {claim}, false, '', '{{}}', '{{}}')")
 
 
-def pending(place, lock, n=1, priority="0"):
-    assert "ERROR" not in place.one(PENDING.format(lock=lock, n=n, priority=priority))
+def pending(place, lock, n=1, priority=0, due=-1, workflow="'w'", concurrency=0, parked="false"):
+    """`lock` and `workflow` are SQL; i counts."""
+    assert "ERROR" not in place.one(PENDING.format(**locals()))
 
 
 def test_one_key_asked_for_at_once_under_two_locks_is_one_execution(place):
@@ -49,10 +51,10 @@ def test_claims_by_many_sessions_are_each_others_none(place):
     pending(place, "'lock ' || i % 20", n=200)
     work = """DO $x$ DECLARE x holdfast.execution; a holdfast.answer; id bytea; BEGIN
       FOR n IN 1..400 LOOP
-        FOR x IN SELECT * FROM holdfast.due(NULL, 0, 4) LOOP
+        FOR x IN SELECT * FROM holdfast.due(NULL, false, 0, 4) LOOP
           id := decode(md5(random()::text || clock_timestamp()::text), 'hex');
           a := holdfast.begin_execution(x.lock, id, 60000, 0, 'o', '', 0, '', '', NULL, NULL, false, NULL, x.id, NULL, 0, 0,
-                                        0, true, '', '{}', '{}');
+                                        0, 0, 0, true, false, '', '{}', '{}');
           COMMIT;
           IF a.code = 0 THEN
             a := holdfast.finish_execution(x.lock, id, a.fence, 1, true, 0, '', x.id, false, NULL, 0, NULL, '', '{}', '{}');
@@ -71,22 +73,147 @@ def test_claims_by_many_sessions_are_each_others_none(place):
     assert place.one("SELECT count(DISTINCT fence) FROM holdfast.execution") == "200"
 
 
-def test_a_long_line_behind_one_lock_is_passed_over(place):
-    """Counted, not timed: what is read to find the others must not grow with the line."""
-    pending(place, "'long'", n=5000, priority="1")
-    pending(place, "'other ' || i", n=3)
+def test_what_is_not_to_be_claimed_is_not_read(place):
+    """Counted, not timed: what is read to find the others must not grow with it."""
+    place.one(begin(1, "x", concurrency=1))  # of w, which is full then
+    pending(place, "'parked'", n=5000, priority=1, parked="true")
+    pending(place, "'full ' || i", n=5000, priority=2, concurrency=1)
+    pending(place, "'later ' || i", n=5000, priority=3, due=1, workflow="'v'")
+    pending(place, "'long'", n=5000, priority=-1, workflow="'v'")
+    pending(place, "'other ' || i", n=3, workflow="'u'")
     place.one("ANALYZE holdfast.execution")
     before = read(place)
-    assert place.one("SELECT string_agg(lock, ',') FROM holdfast.due(NULL, 0, 32)") == "long,other 1,other 2,other 3"
-    assert place.one("SELECT string_agg(lock, ',') FROM holdfast.due('{w,x}', 1, 2)") == "other 1,other 2"
-    assert place.one("SELECT count(*) FROM holdfast.due('{x}', 0, 2)") == "0"
-    assert read(place) - before < 2500
+    first = "SELECT string_agg(lock, ',') FROM holdfast.due({}, false, {}, {})"
+    assert place.one(first.format("NULL", 0, 4)) == "other 1,other 2,other 3,long"
+    assert place.one(first.format("'{t,u,w}'", 1, 2)) == "other 2,other 3"
+    assert place.one(first.format("'{w}'", 0, 2)) == ""
+    assert place.one("SELECT holdfast.next_due(holdfast.clock()) > now() + interval '59 minutes'") == "t"
+    assert place.one("SELECT holdfast.first_waiting('parked', holdfast.clock(), false) IS NOT NULL") == "t"
+    assert read(place) - before < 200
 
 
 def read(place):
     place.one("SELECT pg_stat_force_next_flush()")
     time.sleep(1.2)
-    return int(place.one("SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE indexrelname IN ('execution_due', 'execution_line')"))
+    return int(place.one("SELECT sum(idx_tup_read) + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = 'execution')"
+                         " FROM pg_stat_user_indexes WHERE relname = 'execution'"))
+
+
+def test_a_long_line_behind_one_lock_is_looked_at_once(place):
+    """Whoever claims parks what it can't have; only one of the line is ready when the lock is free."""
+    pending(place, "'long'", n=20)
+    pending(place, "'other'")
+    place.one(begin(9, "long", "'theirs'"))
+    for i in range(20):
+        place.one(begin(100 + i, "long", execution=f"(SELECT id FROM holdfast.due(NULL, false, 0, 99) WHERE lock = 'long' LIMIT 1)", claim="true"))
+    assert place.one("SELECT lock FROM holdfast.due(NULL, false, 0, 99)") == "other"
+    fence = place.one("SELECT max(fence) FROM holdfast.lock WHERE name = 'long'")
+    assert place.one(f"SELECT code, ready FROM holdfast.finish_execution('long', {identity(9)}, {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
+                     " NULL, '', '{}', '{}')") == "0|1"
+    assert place.one("SELECT string_agg(lock, ',') FROM holdfast.due(NULL, false, 0, 99)") == "long,other"
+    assert place.one("SELECT count(*) FROM holdfast.execution WHERE parked") == "19"
+
+
+def test_a_limit_holds_under_claims_at_once(place):
+    """Of a workflow with concurrency 3, eight sessions claim sixty under locks of their own."""
+    pending(place, "'lock ' || i", n=60, concurrency=3)
+    place.one("CREATE TABLE seen (n bigint)")
+    work = """DO $x$ DECLARE x holdfast.execution; a holdfast.answer; id bytea; BEGIN
+      FOR n IN 1..4000 LOOP
+        SELECT * INTO x FROM holdfast.due(NULL, false, floor(random() * 4)::integer, 1);
+        IF x.id IS NOT NULL THEN
+          id := decode(md5(random()::text || clock_timestamp()::text), 'hex');
+          a := holdfast.begin_execution(x.lock, id, 60000, 0, 'o', '', 0, '', '', NULL, NULL, false, NULL, x.id, NULL, 0, 0,
+                                        0, 0, 0, true, false, '', '{}', '{}');
+          COMMIT;
+          IF a.code = 0 THEN
+            INSERT INTO seen SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING';
+            COMMIT;
+            a := holdfast.finish_execution(x.lock, id, a.fence, 1, true, 0, '', x.id, false, NULL, 0, NULL, '', '{}', '{}');
+            COMMIT;
+          END IF;
+        END IF;
+        EXIT WHEN NOT EXISTS (SELECT FROM holdfast.execution WHERE state = 'PENDING');
+      END LOOP; END $x$"""
+    sessions = [place.session() for _ in range(8)]
+    for session in sessions:
+        session.send(work)
+    for session in sessions:
+        assert "ERROR" not in session.answer()
+    assert place.one("SELECT DISTINCT state, attempt FROM holdfast.execution") == "SUCCESS|1"
+    assert place.one("SELECT max(n) FROM seen") in ("2", "3")
+
+
+def enqueue(lock, overlap, execution="gen_random_uuid()", limit=0, columns="code"):
+    return (f"SELECT {columns} FROM holdfast.enqueue_execution('{lock}', 'o', 0, 'w', NULL, false, NULL, {execution}, NULL, 0, 0, 0, 0, 0,"
+            f" {overlap}, {limit}, '', '{{}}', '{{}}')")
+
+
+REJECT, QUEUE, SKIP, REPLACE, CANCEL = range(5)
+
+
+def test_of_many_that_are_wanted_at_once_one_is_recorded(place):
+    """Also where nobody has ever asked for the lock."""
+    for name, overlap, most in ("a", REJECT, 1), ("b", SKIP, 1), ("c", QUEUE, 3), ("d", REPLACE, 1):
+        sessions = [place.session() for _ in range(8)]
+        for session in sessions:
+            session.send("BEGIN; " + enqueue(name, overlap, limit=3) + "; SELECT pg_sleep(0.05); COMMIT")
+        codes = [session.answer().split()[0] for session in sessions]
+        assert codes.count("0") == (8 if overlap == REPLACE else most), codes
+        assert place.one(f"SELECT count(*) FROM holdfast.execution WHERE state = 'PENDING' AND lock = '{name}'") == str(most)
+
+
+def test_what_is_enqueued_while_its_lock_is_given_back_is_not_forgotten(place):
+    """It is parked behind a lease whose end does not see it; or it is not parked."""
+    assert place.one(begin(1, "a")) == "0"
+    first, second = place.session(), place.session()
+    fence = place.one("SELECT max(fence) FROM holdfast.lock")
+    assert first("BEGIN; SELECT code FROM holdfast.finish_execution('a', " + identity(1) + f", {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
+                 " NULL, '', '{}', '{}')") == "0"
+    second.send(enqueue("a", QUEUE, columns="code, ready, (execution).parked"))
+    assert not second.is_answered(0.5), "it did not wait to learn whether the lock is free"
+    first("COMMIT")
+    assert second.answer() == "0|1|f"
+
+
+# ---- workers that sleep ---------------------------------------------------------------------------
+
+
+def sleep(session, worker):
+    pid = session("SELECT pg_backend_pid()")
+    session(f"LISTEN worker_{worker}")
+    session(f"SELECT holdfast.sleep({identity(worker)}, 'worker_{worker}', {pid})")
+
+
+def told(session):
+    return "Asynchronous notification" in session("SELECT 1")
+
+
+def test_who_sleeps_is_told_once_and_the_longest_sleeper_first(place):
+    first, second = place.session(), place.session()
+    sleep(first, 1)
+    sleep(second, 2)
+    assert place.one("SELECT holdfast.wake_idle(1)") == "1"
+    assert told(first) and not told(second)
+    sleep(first, 1)
+    assert place.one("SELECT holdfast.wake_idle(5)") == "2"
+    assert told(first) and told(second)
+    assert place.one("SELECT holdfast.wake_idle(1)") == "0"
+    sleep(first, 1)
+    first(f"SELECT holdfast.awake({identity(1)})")
+    assert place.one("SELECT holdfast.wake_idle(1)") == "0"
+
+
+def test_a_sleeper_that_is_gone_is_passed_over(place):
+    first, second = place.session(), place.session()
+    sleep(first, 1)
+    sleep(second, 2)
+    pid = first("SELECT pg_backend_pid()")
+    first.process.kill()
+    poll(lambda: place.one(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == "0")
+    assert place.one("SELECT holdfast.wake_idle(1)") == "1"
+    assert told(second)
+    assert place.one("SELECT count(*) FROM holdfast.sleeper") == "0"
 
 
 def test_a_lock_whose_execution_is_over_is_taken_over(place):

@@ -5,7 +5,7 @@
 #include "error.h"
 #include "postgres_store.h"
 
-enum { PAGE = 64, WORKFLOWS_MAX_BYTES = 1 << 20 };
+enum { PAGE = 64 };
 
 /* ---- in requests ---------------------------------------------------------------------------- */
 
@@ -20,6 +20,8 @@ void hf_pg_bind_wish(struct hf_pg_statement *st, const struct hf_request *req)
     hf_pg_bind_int(st, HF_PG_INT8, req->run_at_ms);
     hf_pg_bind_int(st, HF_PG_INT4, req->on_lost);
     hf_pg_bind_int(st, HF_PG_INT4, req->max_attempts);
+    hf_pg_bind_int(st, HF_PG_INT8, req->retry_backoff_ms);
+    hf_pg_bind_int(st, HF_PG_INT4, req->concurrency);
 }
 
 void hf_pg_bind_output(struct hf_pg_statement *st, const struct hf_request *req)
@@ -61,10 +63,14 @@ void hf_pg_take_execution(struct hf_pg_cursor at, struct hf_execution *ret)
     hf_pg_take_bytes(&at, &n);
     ret->has_exit_code = n > 0;
     ret->exit_code = (int)hf_pg_take_int(&code);
+    ret->spent = (int32_t)hf_pg_take_int(&at);
+    ret->concurrency = (int32_t)hf_pg_take_int(&at);
+    ret->retry_backoff_ms = hf_pg_take_int(&at);
     ret->once = hf_pg_take_bool(&at);
     ret->spawned = hf_pg_take_bool(&at);
     ret->cancel_requested = hf_pg_take_bool(&at);
     ret->to_verify = hf_pg_take_bool(&at);
+    ret->parked = hf_pg_take_bool(&at);
     hf_pg_take_uuid(&at, ret->id);
     hf_pg_take_uuid(&at, ret->retry_of);
     ret->state = take_state(&at);
@@ -178,10 +184,16 @@ static int find_place(struct hf_postgres *s, const char *id, struct page *page,
 static int read_page(struct hf_postgres *s, const struct hf_execution_query *query, int64_t limit,
                      struct page *page, struct hf_error *err)
 {
-    struct hf_pg_statement st = {
-        .sql = "SELECT x, x.seq::text FROM holdfast.execution x WHERE x.seq < $1"
-               " AND ($2::text IS NULL OR x.workflow = $2) AND ($3::text IS NULL OR x.state = $3)"
-               " ORDER BY x.seq DESC LIMIT $4"};
+    static const char any[] =
+        "SELECT x, x.seq::text FROM holdfast.execution x WHERE x.seq < $1"
+        " AND ($2::text IS NULL OR x.workflow = $2)"
+        " AND ($3::text IS NULL OR x.state = $3) ORDER BY x.seq DESC LIMIT $4";
+    /* Few, and asked for by every sweep: by their own index, whatever else is kept. */
+    static const char running[] =
+        "WITH few AS MATERIALIZED (SELECT x, x.seq FROM holdfast.execution x WHERE x.state ="
+        " 'RUNNING' AND ($2::text IS NULL OR x.workflow = $2) AND $3 = x.state) SELECT few.x,"
+        " few.seq::text FROM few WHERE few.seq < $1 ORDER BY few.seq DESC LIMIT $4";
+    struct hf_pg_statement st = {.sql = query->state == HF_RUNNING ? running : any};
     PGresult *result;
     hf_pg_bind_as(&st, HF_PG_INT8, page->before);
     hf_pg_bind_as(&st, HF_PG_TEXT, query->workflow);
@@ -233,47 +245,4 @@ int hf_pg_executions(struct hf_store *store, const struct hf_execution_query *qu
         r = list(s, query, fn, arg, page, err);
     free(page);
     return r;
-}
-
-/* ---- what is due ---------------------------------------------------------------------------- */
-
-/* An array literal of names, each in quotes. */
-static void put_names(struct hf_buf *to, const char *const *names, size_t n)
-{
-    hf_buf_putc(to, '{');
-    for (size_t i = 0; i < n; i++) {
-        hf_buf_printf(to, "%s\"", i ? "," : "");
-        for (const char *c = names[i]; *c; c++) {
-            if (*c == '"' || *c == '\\')
-                hf_buf_putc(to, '\\');
-            hf_buf_putc(to, *c);
-        }
-        hf_buf_putc(to, '"');
-    }
-    hf_buf_putc(to, '}');
-}
-
-/* By the server's clock, whatever ours says. */
-int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
-              size_t *ret_n, struct hf_error *err)
-{
-    struct hf_pg_statement st = {.sql = "SELECT x FROM holdfast.due($1,$2,$3) x"};
-    struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
-    PGresult *result;
-    put_names(&workflows, due->workflows, due->n_workflows);
-    hf_pg_bind_as(&st, HF_PG_TEXT_ARRAY, due->n_workflows ? workflows.data : NULL);
-    hf_pg_bind_int(&st, HF_PG_INT8, (int64_t)due->skip);
-    hf_pg_bind_int(&st, HF_PG_INT8, (int64_t)due->limit);
-    int r = workflows.failed
-                ? hf_fail(err, HF_TOO_LARGE, "too many workflows at once")
-                : hf_pg_exchange(hf_postgres_of(store), &st, 1, false, &result, NULL, err);
-    hf_buf_clear(&workflows);
-    if (r < 0)
-        return r;
-    size_t n = (size_t)hf_pq.PQntuples(result);
-    *ret_n = n < due->limit ? n : due->limit;
-    for (size_t i = 0; i < *ret_n; i++)
-        hf_pg_take_execution(hf_pg_open_composite(result, (int)i), &ret[i]);
-    hf_pg_clear(&result, 1);
-    return 0;
 }

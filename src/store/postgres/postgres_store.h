@@ -8,14 +8,19 @@
  *     connection.c  connections and their deadlines, the pool
  *     exchange.c    statements sent and answered in one round trip; what is tried again
  *     fault.c       what errors mean: SQLSTATE -> code and advice
- *     call.c        requests -> calls; batches
+ *     call.c        requests -> calls
+ *     batch.c       many requests: in what order, and together where they can be
  *     answer.c      rows -> answers
+ *     columns.c     many rows as parameters
  *     many.c        the simple ones of a batch, in one statement
+ *     line.c        those who wait for one name, in one statement
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
  *     retention.c   how long executions are kept, and which one is the last of its kind
- *     executions.c  executions in requests and answers; lists of them, their data, what is due
+ *     executions.c  executions in requests and answers; lists of them, their data
+ *     turns.c       which executions are due; workers that sleep until one is
+ *     tokens.c      the service's tokens
  *     migrate.c     the schema, what it needs, and cautions
  *
  * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
@@ -127,7 +132,7 @@ bool hf_pg_is_schema_missing(const struct hf_pg_fault *fault);
 
 /* ---- exchanges (exchange.c) ----------------------------------------------------------------- */
 
-enum { HF_PG_PARAMS_MAX = 22, HF_PG_NUMBERS_MAX = 8 };
+enum { HF_PG_PARAMS_MAX = 25, HF_PG_NUMBERS_MAX = 10 };
 
 /*
  * A statement with its parameters; values are text, but those with a length are binary. It points
@@ -153,8 +158,9 @@ void hf_pg_bind_bool(struct hf_pg_statement *st, bool value);
 void hf_pg_bind_bytes(struct hf_pg_statement *st, const void *bytes, size_t n); /* none: NULL */
 
 enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
-enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
-enum { HF_PG_UUID = 2950 };
+enum { HF_PG_BOOL_ARRAY = 1000, HF_PG_BYTEA_ARRAY = 1001, HF_PG_INT4_ARRAY = 1007 };
+enum { HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
+enum { HF_PG_UUID = 2950, HF_PG_UUID_ARRAY = 2951 };
 
 /*
  * Send `n` statements in one round trip and one transaction; ret[i] is the i-th one's result, to be
@@ -180,7 +186,30 @@ enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_
 
 void hf_pg_clear(PGresult **results, size_t n);
 
-/* ---- columns (exchange.c) ------------------------------------------------------------------- */
+/* ---- many rows as parameters (columns.c) ---------------------------------------------------- */
+
+enum { HF_PG_COLUMNS_MAX = 12 };
+
+/*
+ * Arrays to be unnested. The columns are letters: t text, b bytea, l bigint, i integer, o boolean, u
+ * uuid. Begin, put the values row by row, bind, and clear it after the exchange.
+ */
+struct hf_pg_columns {
+    const char *letters;
+    struct hf_buf of[HF_PG_COLUMNS_MAX];
+    size_t at; /* which column is next */
+};
+void hf_pg_columns_begin(struct hf_pg_columns *c, const char *letters, size_t n_rows);
+void hf_pg_columns_clear(struct hf_pg_columns *c);
+void hf_pg_put_null(struct hf_pg_columns *c);
+void hf_pg_put_bytes(struct hf_pg_columns *c, const void *bytes, size_t n);
+void hf_pg_put_text(struct hf_pg_columns *c, const char *text); /* NULL: '' */
+void hf_pg_put_int(struct hf_pg_columns *c, int64_t value);     /* l, i, o */
+void hf_pg_put_uuid(struct hf_pg_columns *c, const char *text); /* NULL: NULL */
+int hf_pg_bind_columns(struct hf_pg_statement *st, const struct hf_pg_columns *c,
+                       struct hf_error *err);
+
+/* ---- results (exchange.c) ------------------------------------------------------------------- */
 
 struct hf_pg_cursor {
     const PGresult *result;
@@ -268,8 +297,8 @@ struct hf_pg_lock {
 };
 void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret);
 
-int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-               hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_pg_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+               struct hf_error *err);
 int hf_pg_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                  void *arg, struct hf_error *err);
 int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
@@ -289,9 +318,10 @@ struct hf_pg_row {
     char took[HF_OWNER_MAX + 200];
     bool has_holder;
     char look[4096];
+    uint32_t ready;                /* so many executions were made so */
     struct hf_execution execution; /* its id is empty: there is none */
 };
-void hf_pg_take_row(const PGresult *result, struct hf_pg_row *ret);
+void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret);
 void hf_pg_fill_answer(const struct hf_pg_row *row, const struct hf_request *req,
                        struct hf_answer *answer);
 
@@ -310,8 +340,16 @@ int hf_pg_execution_data(struct hf_store *store, const char *id, enum hf_executi
                          hf_data_fn fn, void *arg, struct hf_error *err);
 int hf_pg_executions(struct hf_store *store, const struct hf_execution_query *query,
                      hf_execution_fn fn, void *arg, struct hf_error *err);
+
+/* ---- whose turn it is (turns.c) ------------------------------------------------------------- */
+
 int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
               size_t *ret_n, struct hf_error *err);
+int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+               int64_t *ret_next_ms, struct hf_error *err);
+
+/* After the commit: so many executions have become ready. Best effort: workers poll too. */
+void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);
 
 /* ---- retention (retention.c) ------------------------------------------------------------------ */
 
@@ -335,10 +373,21 @@ void hf_pg_listener_free(struct hf_pg_listener *l);
 void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
                    char ret[HF_PG_CHANNEL_LEN + 1]);
 
+int hf_pg_listener_pid(struct hf_pg_listener *l); /* of the server's process that listens */
+
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);
 void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
 int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
                   const struct hf_lock_id *to);
+int hf_pg_share(struct hf_store *store, const struct hf_lock_id *id,
+                const struct hf_lock_id *channel, struct hf_error *err);
+void hf_pg_unshare(struct hf_store *store, const struct hf_lock_id *id);
+
+/* ---- the service's tokens (tokens.c) -------------------------------------------------------- */
+
+int hf_pg_token_add(struct hf_store *store, const struct hf_api_token *token, struct hf_error *err);
+int hf_pg_token_remove(struct hf_store *store, const char *id, struct hf_error *err);
+int hf_pg_token_list(struct hf_store *store, hf_api_token_fn fn, void *arg, struct hf_error *err);
 
 #endif

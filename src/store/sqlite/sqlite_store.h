@@ -106,7 +106,8 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                  " ORDER BY name LIMIT ?4")                                                        \
     X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
               " total(taken_expired), total(taken_died), total(taken_rebooted), total(forced),"    \
-              " total(lost) FROM lock")                                                            \
+              " total(lost), (SELECT count(*) FROM execution WHERE state = 'PENDING'),"            \
+              " (SELECT count(*) FROM execution WHERE state = 'RUNNING') FROM lock")               \
     X(HEAD, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1"                      \
             " ORDER BY rank, ticket LIMIT ?2")                                                     \
     X(SELF, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1 AND lock_id = ?2")    \
@@ -386,8 +387,8 @@ int hf_sqlite_last_key(struct hf_store *store, const char *workflow, const char 
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 
-int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                   hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_sqlite_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn,
+                   void *arg, struct hf_error *err);
 int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                      void *arg, struct hf_error *err);
 int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);

@@ -16,7 +16,10 @@ CREATE TYPE holdfast.wish AS (
     priority     integer,
     on_lost      integer,
     max_attempts integer,
-    claim        boolean
+    backoff_ms   bigint,
+    concurrency  integer,
+    claim        boolean,
+    verifies     boolean
 );
 COMMENT ON TYPE   holdfast.wish              IS 'The execution that a request wants';
 COMMENT ON COLUMN holdfast.wish.workflow     IS 'As in execution';
@@ -29,7 +32,10 @@ COMMENT ON COLUMN holdfast.wish.run_at       IS 'As in execution; NULL: now';
 COMMENT ON COLUMN holdfast.wish.priority     IS 'As in execution';
 COMMENT ON COLUMN holdfast.wish.on_lost      IS 'As in execution';
 COMMENT ON COLUMN holdfast.wish.max_attempts IS 'As in execution';
+COMMENT ON COLUMN holdfast.wish.backoff_ms   IS 'As retry_backoff_ms in execution';
+COMMENT ON COLUMN holdfast.wish.concurrency  IS 'As in execution';
 COMMENT ON COLUMN holdfast.wish.claim        IS 'Only the one with this id, and only if it is PENDING';
+COMMENT ON COLUMN holdfast.wish.verifies     IS 'With claim: also if it may have been done';
 
 -- ---- what is found, and kept
 
@@ -64,10 +70,10 @@ COMMENT ON FUNCTION holdfast.find_execution IS 'The execution that has the key, 
 CREATE FUNCTION holdfast.add_execution(w holdfast.wish, x holdfast.execution) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    INSERT INTO holdfast.execution (run_at, created_at, started_at, fence, priority, attempt, max_attempts, on_lost, once,
-                                    id, retry_of, state, workflow, lock, key, owner)
-    VALUES (x.run_at, x.created_at, x.started_at, x.fence, x.priority, x.attempt, x.max_attempts, x.on_lost, x.once,
-            x.id, x.retry_of, x.state, x.workflow, x.lock, x.key, x.owner)
+    INSERT INTO holdfast.execution (run_at, created_at, started_at, fence, priority, attempt, max_attempts, on_lost, concurrency,
+                                    retry_backoff_ms, once, parked, id, retry_of, state, workflow, lock, key, owner)
+    VALUES (x.run_at, x.created_at, x.started_at, x.fence, x.priority, x.attempt, x.max_attempts, x.on_lost, x.concurrency,
+            x.retry_backoff_ms, x.once, x.parked, x.id, x.retry_of, x.state, x.workflow, x.lock, x.key, x.owner)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another execution has been given the key % of % just now', x.key, x.workflow
@@ -84,7 +90,7 @@ AS $$
     UPDATE holdfast.execution
        SET state = x.state, attempt = x.attempt, fence = x.fence, owner = x.owner, started_at = x.started_at,
            finished_at = x.finished_at, exit_code = x.exit_code, reason = x.reason, cancel_requested = x.cancel_requested,
-           spawned = x.spawned, to_verify = x.to_verify
+           spawned = x.spawned, to_verify = x.to_verify, run_at = x.run_at, spent = x.spent, parked = x.parked
      WHERE id = x.id
 $$;
 COMMENT ON FUNCTION holdfast.keep_execution IS 'Keep what has become of an execution';
@@ -116,6 +122,10 @@ BEGIN
     x.attempt := 0;
     x.max_attempts := w.max_attempts;
     x.on_lost := w.on_lost;
+    x.retry_backoff_ms := w.backoff_ms;
+    x.concurrency := w.concurrency;
+    x.spent := 0;
+    x.parked := false;
     x.retry_of := w.retry_of;
     x.spawned := false;
     x.cancel_requested := false;
@@ -124,13 +134,13 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.new_execution IS 'A new execution, PENDING, as it is wished for';
 
-CREATE FUNCTION holdfast.start_execution(t holdfast.turn, w holdfast.wish, p_found holdfast.execution) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.start_execution(t holdfast.turn, w holdfast.wish) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l        holdfast.lock := t.row;
-    x        holdfast.execution := p_found;
+    x        holdfast.execution := t.found;
     -- A once-run that failed and is asked for again by its own id goes on as the same one.
-    takes_up boolean := coalesce(p_found.state = 'PENDING' OR p_found.id = w.id, false);
+    takes_up boolean := coalesce(x.state = 'PENDING' OR x.id = w.id, false);
 BEGIN
     IF NOT takes_up THEN
         x := holdfast.new_execution(w, l.name, t.now);
@@ -141,9 +151,9 @@ BEGIN
     x.owner := l.owner;
     x.started_at := t.now;
     x.finished_at := NULL;
-    x.spawned := false;
-    x.to_verify := false;
+    x.spawned := x.spawned AND x.to_verify;
     x.cancel_requested := false;
+    x.parked := false;
     x.exit_code := NULL;
     x.reason := NULL;
     IF takes_up THEN
@@ -159,28 +169,64 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.start_execution IS 'The lock is granted and confirmed: begin the next attempt of what was found and may be taken up, else a new execution';
 
+-- From its id and not by chance, as core/execution.c has it.
+CREATE FUNCTION holdfast.backoff(x holdfast.execution) RETURNS interval LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    most_ms  bigint := greatest(x.retry_backoff_ms, 3600000);
+    delay_ms bigint := x.retry_backoff_ms;
+    hash     bigint := x.spent;
+BEGIN
+    FOR i IN 2..x.spent LOOP
+        EXIT WHEN delay_ms >= most_ms;
+        delay_ms := CASE WHEN delay_ms > most_ms / 2 THEN most_ms ELSE 2 * delay_ms END;
+    END LOOP;
+    FOR i IN 1..36 LOOP
+        hash := (hash * 31 + ascii(substr(x.id::text, i, 1))) % 1000003;
+    END LOOP;
+    RETURN (delay_ms + delay_ms * (hash % 1000) / 4000) * interval '1 millisecond';
+END $$;
+COMMENT ON FUNCTION holdfast.backoff IS 'How long after its failure it is tried again: doubled with each attempt, up to an hour, and up to a quarter more';
+
+CREATE FUNCTION holdfast.has_attempts_left(x holdfast.execution) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$ SELECT x.max_attempts = 0 OR x.spent < x.max_attempts $$;
+COMMENT ON FUNCTION holdfast.has_attempts_left IS 'May its command be started once more?';
+
 CREATE FUNCTION holdfast.finish(t holdfast.turn, p_outcome integer, p_exit_code integer, p_reason text) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     x holdfast.execution := t.x;
 BEGIN
-    IF x.state = 'RUNNING' THEN
+    IF x.state IS DISTINCT FROM 'RUNNING' THEN
+        RETURN t;
+    END IF;
+    IF p_outcome = 2 AND NOT x.spawned THEN
+        x.spent := x.spent + 1; -- its runner does not tell when it starts: it must not fail for ever
+    END IF;
+    IF p_outcome = 2 AND x.retry_backoff_ms > 0 AND holdfast.has_attempts_left(x)
+       AND NOT x.once AND NOT x.cancel_requested AND NOT x.to_verify THEN
+        x.state := 'PENDING';
+        x.started_at := NULL;
+        x.owner := NULL;
+        x.run_at := t.now + holdfast.backoff(x);
+        t.ready := t.ready + 1;
+    ELSE
         x.state := CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END;
         x.finished_at := t.now;
-        x.exit_code := p_exit_code;
-        x.reason := p_reason;
-        PERFORM holdfast.keep_execution(x);
-        t.x := x;
     END IF;
+    x.exit_code := p_exit_code;
+    x.reason := p_reason;
+    PERFORM holdfast.keep_execution(x);
+    t.x := x;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.finish IS 'End the execution under the lease, if there is one, as its runner tells it. Outcome 1: success, 2: failed, else aborted';
+COMMENT ON FUNCTION holdfast.finish IS 'End the execution under the lease, if there is one, as its runner tells it; PENDING again where it is to be retried. Outcome 1: success, 2: failed, else aborted';
 
 CREATE FUNCTION holdfast.lost_execution(x holdfast.execution, p_reason text, p_now timestamptz) RETURNS holdfast.execution LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
     IF x.once OR x.cancel_requested -- there is nobody to run it, or nobody wants it
-       OR x.spawned AND NOT (x.on_lost = 2 OR x.on_lost = 1 AND (x.max_attempts = 0 OR x.attempt < x.max_attempts)) THEN
+       OR x.spawned AND NOT (x.on_lost = 2 OR x.on_lost = 1 AND holdfast.has_attempts_left(x)) THEN
         x.state := 'ABORTED';
         x.finished_at := p_now;
     ELSE
@@ -194,11 +240,26 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.lost_execution IS 'What becomes of a RUNNING execution whose lease ended without its own word';
 
+CREATE FUNCTION holdfast.lose(t holdfast.turn, x holdfast.execution, p_reason text) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    x := holdfast.lost_execution(x, p_reason, t.now);
+    PERFORM holdfast.keep_execution(x);
+    IF x.state = 'PENDING' THEN
+        t.ready := t.ready + 1;
+    END IF;
+    IF (t.found).id = x.id THEN
+        t.found := x;
+    END IF;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.lose IS 'End the attempt of a RUNNING execution without its own word';
+
 CREATE FUNCTION holdfast.lose_grant(t holdfast.turn, p_reason text) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
     IF (t.x).state = 'RUNNING' THEN
-        PERFORM holdfast.keep_execution(holdfast.lost_execution(t.x, p_reason, t.now));
+        t := holdfast.lose(t, t.x, p_reason);
     END IF;
     t.x := NULL;
     RETURN holdfast.end_grant(t, 2);
@@ -211,16 +272,16 @@ AS $$
 $$;
 COMMENT ON FUNCTION holdfast.is_left IS 'Is the execution RUNNING without the lease of its lock?';
 
-CREATE FUNCTION holdfast.mend(t holdfast.turn, x holdfast.execution) RETURNS holdfast.execution LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.find(t holdfast.turn, w holdfast.wish) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    IF holdfast.is_left(t.row, (t.row).name, x) THEN
-        x := holdfast.lost_execution(x, 'its lease was gone', t.now);
-        PERFORM holdfast.keep_execution(x);
+    t.found := holdfast.find_execution(w);
+    IF holdfast.is_left(t.row, (t.row).name, t.found) THEN
+        t := holdfast.lose(t, t.found, 'its lease was gone');
     END IF;
-    RETURN x;
+    RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.mend IS 'An execution that is RUNNING without the lease of its lock has lost it';
+COMMENT ON FUNCTION holdfast.find IS 'Find the execution that is meant. One that is RUNNING without the lease of its lock has lost it';
 
 -- ---- keys
 
@@ -230,7 +291,7 @@ DECLARE
     by_key boolean := coalesce(x.key = w.key AND x.once = w.once AND x.workflow = w.workflow, false);
 BEGIN
     IF w.claim THEN
-        RETURN CASE WHEN x.state = 'PENDING' AND NOT x.to_verify THEN 'pending' ELSE 'raced' END;
+        RETURN CASE WHEN x.state = 'PENDING' AND (NOT x.to_verify OR w.verifies) THEN 'pending' ELSE 'raced' END;
     ELSIF x.id IS NULL THEN
         RETURN 'free';
     ELSIF by_key AND w.once THEN
@@ -287,19 +348,30 @@ COMMENT ON FUNCTION holdfast.answer_key IS 'Answer what needs no lock: it was do
 
 -- ---- begin
 
+CREATE FUNCTION holdfast.stand_back(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF holdfast.is_holder(t, 0) THEN -- an offer that came too late
+        RETURN holdfast.offer(holdfast.end_grant(holdfast.strengthen(t), 1));
+    END IF;
+    RETURN holdfast.drop_waiter(t, t.asker);
+END $$;
+COMMENT ON FUNCTION holdfast.stand_back IS 'The asker does not want the lock any more: hand on what it was offered, or leave the queue';
+
 CREATE FUNCTION holdfast.begin_locked(t holdfast.turn, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, w holdfast.wish)
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     before  holdfast.lock := t.row;
-    found_x holdfast.execution := holdfast.find_execution(w);
+    seen    holdfast.execution := holdfast.find_execution(w);
     mine    boolean;
     decides text;
     lines   text;
     ret     holdfast.answer;
 BEGIN
-    -- Who is answered by its key hands on what it was offered: then those behind it must be known.
-    lines := holdfast.look(t, found_x.id IS NOT NULL OR before.execution_id IS NOT NULL AND coalesce(holdfast.is_stale(t), 1) > 0,
+    -- Who stands back hands on what it was offered: then those behind it must be known.
+    lines := holdfast.look(t, seen.id IS NOT NULL OR w.concurrency > 0
+                              OR before.execution_id IS NOT NULL AND coalesce(holdfast.is_stale(t), 1) > 0,
                            p_wait_ms <> 0 AND before.lock_id IS DISTINCT FROM t.asker);
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
@@ -307,82 +379,97 @@ BEGIN
     t := holdfast.end_stale(t);
     mine := holdfast.is_holder(t, 0);
     IF NOT (mine AND (t.row).execution_id IS NOT NULL) THEN
-        found_x := holdfast.mend(t, holdfast.find_execution(w)); -- it may be the one whose lease has just ended
-        decides := holdfast.key_decides(w, found_x, t.row, before.name);
+        t := holdfast.find(t, w); -- it may be the one whose lease has just ended
+        decides := holdfast.key_decides(w, t.found, t.row, before.name);
     END IF;
     IF decides IS NOT NULL THEN
-        ret := holdfast.answer_key(t, before.name, p_owner, w, found_x, decides);
-        IF mine THEN -- an offer that came too late: hand it on
-            t := holdfast.offer(holdfast.end_grant(holdfast.strengthen(t), 1));
-        ELSE
-            t := holdfast.drop_waiter(t, t.asker);
-        END IF;
+        ret := holdfast.answer_key(t, before.name, p_owner, w, t.found, decides);
+        t := holdfast.stand_back(t);
     ELSIF NOT mine AND holdfast.how_ended((t.row).ended, t.asker) <> 0 THEN
         ret := holdfast.answer_of(t.row, t.now, -3, true);
     ELSIF mine OR (t.row).lock_id IS NULL AND (holdfast.strengthen(t)).may_grant THEN
-        IF mine THEN
-            t := holdfast.renew(t, p_ttl_ms);
+        IF NOT (mine AND (t.row).execution_id IS NOT NULL) AND holdfast.is_full(t, w) THEN
+            IF NOT w.claim THEN
+                PERFORM holdfast.deny(t.row, t.now, p_owner, 'concurrency');
+            END IF;
+            t := holdfast.stand_back(t);
+            ret := holdfast.answer_of(t.row, t.now, CASE WHEN w.claim THEN -2 ELSE -1 END, NOT w.claim);
         ELSE
-            t := holdfast.grant_to(t, t.asker, p_owner, p_note, p_ttl_ms, p_processes, false, '');
+            IF mine THEN
+                t := holdfast.renew(t, p_ttl_ms);
+            ELSE
+                t := holdfast.grant_to(t, t.asker, p_owner, p_note, p_ttl_ms, p_processes, false, '');
+            END IF;
+            IF (t.row).execution_id IS NULL THEN
+                t := holdfast.start_execution(t, w);
+            END IF;
+            ret := holdfast.answer_of(t.row, t.now, 0, false);
+            ret.execution := t.x;
         END IF;
-        IF (t.row).execution_id IS NULL THEN
-            t := holdfast.start_execution(t, w, found_x);
-        END IF;
-        ret := holdfast.answer_of(t.row, t.now, 0, false);
-        ret.execution := t.x;
     ELSIF p_wait_ms <> 0 THEN
         t := holdfast.enqueue(t, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel);
         ret := holdfast.answer_of(t.row, t.now, -1, true);
         ret.queued := true;
         ret.ahead := t.ahead;
     ELSE
-        IF NOT w.claim THEN -- who looks for work is not denied anything
+        IF w.claim THEN -- who looks for work is not denied anything
+            t := holdfast.park(t);
+        ELSE
             PERFORM FROM holdfast.waiter WHERE name = before.name AND lock_id = t.asker;
             PERFORM holdfast.deny(t.row, t.now, p_owner, CASE WHEN FOUND THEN 'gave up waiting' ELSE 'held' END);
         END IF;
         t := holdfast.drop_waiter(t, t.asker);
         ret := holdfast.answer_of(t.row, t.now, -1, true);
+        IF w.claim AND (t.found).parked THEN
+            ret.execution := t.found;
+        END IF;
     END IF;
-    PERFORM holdfast.save(t, before);
+    t := holdfast.save(t, before);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.begin_locked IS 'begin_execution, once the row is locked';
 
-CREATE FUNCTION holdfast.begin_refused(t holdfast.turn, p_name text, p_wait_ms bigint, p_owner text, w holdfast.wish) RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.begin_refused(t holdfast.turn, p_name text, p_wait_ms bigint, p_owner text, w holdfast.wish, x holdfast.execution)
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l       holdfast.lock := t.row;
-    x       holdfast.execution;
     decides text;
+    ret     holdfast.answer;
 BEGIN
     IF holdfast.is_stale(t) <> 0 OR l.lock_id = t.asker OR l.lock_id IS NULL AND l.waiters > 0
-       OR l.waiters > 0 AND EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = t.asker) THEN
-        RETURN NULL;
-    END IF;
-    x := holdfast.find_execution(w);
-    IF holdfast.is_left(l, p_name, x) THEN
+       OR l.waiters > 0 AND EXISTS (SELECT FROM holdfast.waiter WHERE name = p_name AND lock_id = t.asker)
+       OR holdfast.is_left(l, p_name, x) THEN
         RETURN NULL;
     END IF;
     decides := holdfast.key_decides(w, x, l, p_name);
-    IF decides IS NULL AND (l.lock_id IS NULL OR p_wait_ms <> 0 OR holdfast.how_ended(l.ended, t.asker) <> 0) THEN
+    IF decides IS NULL
+       AND (l.lock_id IS NULL OR p_wait_ms <> 0 OR holdfast.how_ended(l.ended, t.asker) <> 0
+            OR w.claim AND NOT x.parked AND x.run_at <= t.now) THEN
         RETURN NULL;
     END IF;
     PERFORM holdfast.commit_lazily();
     IF decides IS NOT NULL THEN
         RETURN holdfast.answer_key(t, p_name, p_owner, w, x, decides);
+    END IF;
+    ret := holdfast.answer_of(l, t.now, -1, true);
+    IF w.claim AND x.parked THEN
+        ret.execution := x;
     ELSIF NOT w.claim THEN
         PERFORM holdfast.deny(l, t.now, p_owner, 'held');
     END IF;
-    RETURN holdfast.answer_of(l, t.now, -1, true);
+    RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.begin_refused IS 'Answer without a lock, and without waiting for the disk, where nothing is to be begun: another holds the lock, or the key is the answer. NULL: it takes the lock to tell';
 
-CREATE FUNCTION holdfast.begin_execution(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_workflow text, p_key text, p_once boolean, p_input bytea, p_id uuid, p_retry_of uuid, p_run_at_ms bigint, p_on_lost integer, p_max_attempts integer, p_claim boolean, p_here text, p_alive bytea[], p_dead bytea[])
+CREATE FUNCTION holdfast.begin_execution(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_workflow text, p_key text, p_once boolean, p_input bytea, p_id uuid, p_retry_of uuid, p_run_at_ms bigint, p_on_lost integer, p_max_attempts integer, p_backoff_ms bigint, p_concurrency integer, p_claim boolean, p_verifies boolean, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     w    holdfast.wish := ROW(p_workflow, p_key, p_once, p_input, p_id, p_retry_of, to_timestamp(nullif(p_run_at_ms, 0) / 1000.0),
-                              p_priority, p_on_lost, p_max_attempts, p_claim);
+                              p_priority, p_on_lost, p_max_attempts, p_backoff_ms, p_concurrency, p_claim, p_verifies);
+    x    holdfast.execution;
     l    holdfast.lock;
     t    holdfast.turn;
     ret  holdfast.answer;
@@ -393,10 +480,12 @@ BEGIN
     IF holdfast.is_stale(t) IS NULL THEN
         RETURN holdfast.to_look_at(holdfast.look(t, false, p_wait_ms <> 0));
     END IF;
-    ret := holdfast.begin_refused(t, p_name, p_wait_ms, p_owner, w);
+    x := holdfast.find_execution(w);
+    ret := holdfast.begin_refused(t, p_name, p_wait_ms, p_owner, w, x);
     IF ret.code IS NOT NULL THEN
         RETURN ret;
     END IF;
+    PERFORM holdfast.limit_workflow(coalesce(x.workflow, p_workflow), greatest(x.concurrency, p_concurrency)); -- before any row
     IF p_claim AND l.name IS NOT NULL THEN
         l := holdfast.take(p_name, 'try'); -- where another is at it there is other work
         IF l.name IS NULL THEN
@@ -430,8 +519,10 @@ BEGIN
     IF ret.code <> 0 OR x.id IS NULL THEN
         RETURN ret;
     END IF;
-    IF p_spawned AND NOT x.spawned AND NOT x.cancel_requested THEN
+    IF p_spawned AND (NOT x.spawned OR x.to_verify) AND NOT x.cancel_requested THEN
         x.spawned := true;
+        x.to_verify := false;
+        x.spent := x.spent + 1;
         PERFORM holdfast.keep_execution(x);
         ret.execution := x;
     END IF;
@@ -446,7 +537,8 @@ CREATE FUNCTION holdfast.ended_so(x holdfast.execution, p_fence bigint, p_was_re
 AS $$
     SELECT CASE WHEN x.id IS NULL THEN p_was_released
                 ELSE CASE WHEN p_fence <> 0 THEN coalesce(p_fence = x.fence, false) ELSE p_was_released END
-                     AND x.state = CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END
+                     AND (x.state = 'PENDING' AND p_outcome = 2 AND p_was_released -- it is retried
+                          OR x.state = CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END)
                      AND x.exit_code IS NOT DISTINCT FROM p_exit_code
            END
 $$;
@@ -492,197 +584,8 @@ BEGIN
             t.row := after;
         END IF;
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.finish_execution IS 'release, with the end of the execution (outcome 1: success, 2: failed, 3: aborted) and what it printed; -3: the lease was lost, and nothing has changed. The same end told again is done';
-
--- ---- without a lease
-
-CREATE TYPE holdfast.settled AS (
-    t      holdfast.turn,
-    before holdfast.lock,
-    found  holdfast.execution,
-    lines  text
-);
-COMMENT ON TYPE   holdfast.settled        IS 'A name that has been settled for a request without a lease';
-COMMENT ON COLUMN holdfast.settled.t      IS 'The request at work';
-COMMENT ON COLUMN holdfast.settled.before IS 'The row that was locked, as it was; its name is NULL: none was';
-COMMENT ON COLUMN holdfast.settled.found  IS 'The execution that is meant, as it is now';
-COMMENT ON COLUMN holdfast.settled.lines  IS 'Whom the caller must look at first; then nothing has been done';
-
-CREATE FUNCTION holdfast.settle_for(p_name text, w holdfast.wish, p_changes boolean, p_here text, p_alive bytea[], p_dead bytea[]) RETURNS holdfast.settled LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    seen holdfast.lock;
-    l    holdfast.lock;
-    t    holdfast.turn;
-    x    holdfast.execution;
-    ret  holdfast.settled;
-BEGIN
-    SELECT * INTO seen FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    x := holdfast.find_execution(w);
-    t := holdfast.start_turn(seen, NULL, p_here, p_alive, p_dead, false);
-    IF p_changes OR holdfast.is_stale(t) > 0 OR seen.lock_id IS NULL AND seen.waiters > 0 OR holdfast.is_left(seen, p_name, x) THEN
-        l := holdfast.take(p_name, 'change');
-        t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
-    END IF;
-    ret.lines := holdfast.look(t, false, false);
-    IF ret.lines = '' AND l.name IS NOT NULL THEN
-        t := holdfast.end_stale(t);
-        x := holdfast.mend(t, holdfast.find_execution(w));
-    END IF;
-    ret.t := t;
-    ret.before := l;
-    ret.found := x;
-    RETURN ret;
-END $$;
-COMMENT ON FUNCTION holdfast.settle_for IS 'End what is over, and find the execution that is meant. The row is locked where that is needed, or the caller changes something';
-
-CREATE FUNCTION holdfast.save_settled(s holdfast.settled) RETURNS void LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-    IF (s.before).name IS NOT NULL THEN
-        PERFORM holdfast.save(s.t, s.before);
-    END IF;
-END $$;
-COMMENT ON FUNCTION holdfast.save_settled IS 'Write the row back, if it was locked and differs';
-
-CREATE FUNCTION holdfast.enqueue_execution(p_name text, p_owner text, p_priority integer, p_workflow text, p_key text, p_once boolean, p_input bytea, p_id uuid, p_retry_of uuid, p_run_at_ms bigint, p_on_lost integer, p_max_attempts integer, p_here text, p_alive bytea[], p_dead bytea[])
-RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    w     holdfast.wish := ROW(p_workflow, p_key, p_once, p_input, p_id, p_retry_of, to_timestamp(nullif(p_run_at_ms, 0) / 1000.0),
-                               p_priority, p_on_lost, p_max_attempts, false);
-    s     holdfast.settled := holdfast.settle_for(p_name, w, false, p_here, p_alive, p_dead);
-    t     holdfast.turn := s.t;
-    x     holdfast.execution := s.found;
-    state text := holdfast.key_state(w, x);
-    ret   holdfast.answer := holdfast.answer_of(t.row, t.now, 0, false);
-BEGIN
-    IF s.lines <> '' THEN
-        RETURN holdfast.to_look_at(s.lines);
-    END IF;
-    IF x.id = p_id THEN
-        ret.execution := x; -- the reply to the first enqueue was lost: it is done
-    ELSIF state = 'free' THEN
-        PERFORM holdfast.commit_durably();
-        x := holdfast.new_execution(w, p_name, t.now);
-        PERFORM holdfast.add_execution(w, x);
-        ret.execution := x;
-    ELSE
-        ret := holdfast.answer_key(t, p_name, p_owner, w, x, CASE state WHEN 'pending' THEN 'duplicate' ELSE state END);
-    END IF;
-    PERFORM holdfast.save_settled(s);
-    RETURN ret;
-END $$;
-COMMENT ON FUNCTION holdfast.enqueue_execution IS 'Record an execution for whoever claims it. What has the key already answers as it would answer begin_execution';
-
-CREATE FUNCTION holdfast.cancel_execution(p_name text, p_id uuid, p_owner text, p_here text, p_alive bytea[], p_dead bytea[])
-RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    w   holdfast.wish := ROW(NULL, NULL, false, NULL, p_id, NULL, NULL, 0, 0, 0, false);
-    s   holdfast.settled := holdfast.settle_for(p_name, w, true, p_here, p_alive, p_dead);
-    t   holdfast.turn := s.t;
-    x   holdfast.execution := s.found;
-    ret holdfast.answer := holdfast.answer_of(t.row, t.now, 0, false);
-BEGIN
-    IF s.lines <> '' THEN
-        RETURN holdfast.to_look_at(s.lines);
-    END IF;
-    IF x.lock IS DISTINCT FROM p_name THEN
-        ret := holdfast.answer_of(t.row, t.now, -9, true);
-    ELSE
-        IF x.state IN ('PENDING', 'RUNNING') THEN
-            x.cancel_requested := true;
-            IF x.state = 'PENDING' THEN
-                x.state := 'ABORTED';
-                x.finished_at := t.now;
-                x.reason := 'cancelled';
-                INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
-                VALUES (nextval('holdfast.seq'), t.now, (t.row).fence, 'finished', p_name, p_owner, x.id, x.reason, '');
-            END IF;
-            PERFORM holdfast.keep_execution(x);
-        END IF;
-        ret.execution := x;
-    END IF;
-    PERFORM holdfast.save_settled(s);
-    RETURN ret;
-END $$;
-COMMENT ON FUNCTION holdfast.cancel_execution IS 'Somebody wants it to stop: PENDING, it is ABORTED at once; RUNNING, its runner learns of it with its next extend; over, it stays as it is. -9: this lock has no such execution';
-
-CREATE FUNCTION holdfast.settle_execution(p_name text, p_id uuid, p_here text, p_alive bytea[], p_dead bytea[])
-RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    w   holdfast.wish := ROW(NULL, NULL, false, NULL, p_id, NULL, NULL, 0, 0, 0, false);
-    s   holdfast.settled := holdfast.settle_for(p_name, w, false, p_here, p_alive, p_dead);
-    t   holdfast.turn := s.t;
-    ret holdfast.answer := holdfast.answer_of(t.row, t.now, 0, true);
-BEGIN
-    IF s.lines <> '' THEN
-        RETURN holdfast.to_look_at(s.lines);
-    END IF;
-    PERFORM holdfast.save_settled(s);
-    IF NOT t.inherited THEN
-        ret.freed := coalesce(nullif(split_part(t.took, ' ', 1), '')::integer, 0);
-    END IF;
-    RETURN ret;
-END $$;
-COMMENT ON FUNCTION holdfast.settle_execution IS 'settle, and end the attempt of this execution if it is RUNNING without the lease of its lock';
-
--- ---- what is to be claimed
-
--- The first of each lock, and only so many. In the order of claiming, as long as that meets ever other
--- locks; where a long line behind few locks is in the way, from lock to lock.
-CREATE FUNCTION holdfast.due(p_workflows text[], p_skip bigint, p_limit bigint) RETURNS SETOF holdfast.execution LANGUAGE plpgsql STABLE
-AS $$
-DECLARE
-    now    timestamptz := holdfast.clock();
-    rank   integer;
-    x      holdfast.execution;
-    locks  text[] := '{}';
-    heads  holdfast.execution[] := '{}';
-    passed integer := 0;
-BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.execution WHERE state = 'PENDING';
-    WHILE rank IS NOT NULL LOOP
-        FOR x IN SELECT * FROM holdfast.execution
-                  WHERE state = 'PENDING' AND priority = rank AND run_at <= now
-                  ORDER BY run_at, seq LOOP
-            passed := passed + 1;
-            EXIT WHEN passed > 256;
-            CONTINUE WHEN x.to_verify OR x.lock = ANY (locks) OR x.workflow <> ALL (p_workflows);
-            locks := locks || x.lock;
-            heads := heads || x;
-            EXIT WHEN cardinality(locks) >= p_skip + p_limit;
-        END LOOP;
-        EXIT WHEN passed > 256 OR cardinality(locks) >= p_skip + p_limit;
-        SELECT max(priority) INTO rank FROM holdfast.execution WHERE state = 'PENDING' AND priority < rank;
-    END LOOP;
-    IF passed <= 256 OR cardinality(locks) >= p_skip + p_limit THEN
-        FOREACH x IN ARRAY heads[p_skip + 1:] LOOP
-            RETURN NEXT x;
-        END LOOP;
-        RETURN;
-    END IF;
-    RETURN QUERY
-        WITH RECURSIVE line AS (
-            (SELECT e.workflow, e.lock FROM holdfast.execution AS e WHERE e.state = 'PENDING' ORDER BY e.workflow, e.lock LIMIT 1)
-            UNION ALL
-            SELECT next.* FROM line CROSS JOIN LATERAL (
-                SELECT e.workflow, e.lock FROM holdfast.execution AS e
-                 WHERE e.state = 'PENDING' AND (e.workflow, e.lock) > (line.workflow, line.lock)
-                 ORDER BY e.workflow, e.lock LIMIT 1) AS next
-        ), head AS (
-            SELECT DISTINCT ON (first.lock) first.* FROM line CROSS JOIN LATERAL (
-                SELECT * FROM holdfast.execution AS e
-                 WHERE e.state = 'PENDING' AND e.workflow = line.workflow AND e.lock = line.lock AND e.run_at <= now AND NOT e.to_verify
-                 ORDER BY e.priority DESC, e.run_at, e.seq LIMIT 1) AS first
-             WHERE p_workflows IS NULL OR line.workflow = ANY (p_workflows)
-             ORDER BY first.lock, first.priority DESC, first.run_at, first.seq
-        )
-        SELECT * FROM head ORDER BY head.priority DESC, head.run_at, head.seq OFFSET p_skip LIMIT p_limit;
-END $$;
-COMMENT ON FUNCTION holdfast.due IS 'What is to be claimed, the first of each lock: PENDING, due, not to be verified, of these workflows (NULL: of any); by priority, then run_at, then age; without the first so many, at most so many';

@@ -1,6 +1,12 @@
 
 -- ---- acquire --------------------------------------------------------------------------------------
 
+CREATE FUNCTION holdfast.gives_up(p_now timestamptz, p_wait_ms bigint) RETURNS timestamptz LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN p_wait_ms BETWEEN 0 AND 10000000000000 THEN p_now + p_wait_ms * interval '1 millisecond' ELSE 'infinity' END
+$$;
+COMMENT ON FUNCTION holdfast.gives_up IS 'When one who begins to wait now gives up; negative: never';
+
 CREATE FUNCTION holdfast.enqueue(t holdfast.turn, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text)
 RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
@@ -9,8 +15,7 @@ DECLARE
     self     holdfast.waiter;
     w        holdfast.waiter;
     ahead    holdfast.waiter[] := '{}';
-    gives_up timestamptz := CASE WHEN p_wait_ms BETWEEN 0 AND 10000000000000 THEN t.now + p_wait_ms * interval '1 millisecond'
-                                 ELSE 'infinity' END;
+    gives_up timestamptz := holdfast.gives_up(t.now, p_wait_ms);
 BEGIN
     SELECT * INTO self FROM holdfast.waiter WHERE name = l.name AND lock_id = t.asker;
     FOR w IN SELECT * FROM holdfast.waiter WHERE name = l.name ORDER BY rank, ticket LIMIT t.in_window LOOP
@@ -75,7 +80,8 @@ BEGIN
         t := holdfast.drop_waiter(t, t.asker);
         ret := holdfast.answer_of(t.row, t.now, -1, true);
     END IF;
-    PERFORM holdfast.save(t, before, queued);
+    t := holdfast.save(t, before, queued);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_locked IS 'acquire, once the row is locked';
@@ -158,7 +164,7 @@ BEGIN
         PERFORM holdfast.commit_durably();
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, new_fence, p_owner, p_note, '', holdfast.ms(now),
-               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false,
+               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, 0,
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire IS 'Take a lock; where it is held, be refused, or with wait_ms <> 0 queue up (negative: for ever). The same lock_id again is the same acquire, and confirms an offer. To be called in a transaction of its own';
@@ -195,7 +201,8 @@ BEGIN
     ELSE
         ret := holdfast.answer_of(t.row, t.now, -3, true);
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.extend_otherwise IS 'extend, where the lease is not simply the asker''s, is an execution''s, or an event is due';
@@ -233,7 +240,8 @@ DECLARE
 BEGIN
     PERFORM holdfast.tell(l, t.now, CASE p_outcome WHEN 0 THEN 'released' ELSE 'finished' END, l.owner,
                           CASE WHEN p_outcome = 1 THEN 'succeeded'
-                               WHEN p_outcome = 2 AND p_reason = '' THEN format('failed with exit code %s', p_exit_code)
+                               WHEN p_outcome = 2 AND p_reason = '' AND p_has_exit_code THEN format('failed with exit code %s', p_exit_code)
+                               WHEN p_outcome = 2 AND p_reason = '' THEN 'failed'
                                ELSE p_reason END,
                           format('held for %s ms', holdfast.ms(t.now) - holdfast.ms(l.locked_at)));
     IF l.waiters > 0 THEN
@@ -282,7 +290,8 @@ BEGIN
         after.release_lost := after.release_lost + 1;
         t.row := after;
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.release_otherwise IS 'release, where it is not simply the asker''s, or somebody waits';
@@ -334,7 +343,7 @@ BEGIN
         PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
-               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '', false,
+               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '', false, 0,
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';
@@ -353,7 +362,7 @@ BEGIN
        SET lock_id = NULL, locked_until = NULL, offered = false, released = released + 1,
            ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
      WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
-       AND lock_id = p_lock_id AND waiters = 0 AND locked_until > holdfast.clock() AND execution_id IS NULL
+       AND lock_id = p_lock_id AND waiters = 0 AND NOT parked AND locked_until > holdfast.clock() AND execution_id IS NULL
     RETURNING locked_at, owner, fence INTO since, whose, which;
     IF NOT FOUND THEN
         ret := holdfast.release_to_head(p_name, p_lock_id, p_fence, p_reason, p_here, p_alive, p_dead);
@@ -368,7 +377,7 @@ BEGIN
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;
-    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false,
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, 0,
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is); -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
@@ -419,7 +428,7 @@ BEGIN
            SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
         RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
     ), told AS (
@@ -430,6 +439,69 @@ BEGIN
     SELECT g.i, g.fence, holdfast.ms(now) FROM given AS g;
 END $$;
 COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that are the asker''s and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
+-- Those who come or ask again behind a queue that is longer than anybody looks at: the holder is live, so
+-- are the first 8, and nobody of these is among them. So the whole of what they ask is a place in the line.
+CREATE FUNCTION holdfast.wait_many(p_name text, p_lock_ids bytea[], p_ttls_ms bigint[], p_waits_ms bigint[], p_owners text[], p_notes text[], p_priorities integer[], p_processes text[], p_channels text[], p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS SETOF holdfast.answer LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    l       holdfast.lock;
+    t       holdfast.turn;
+    w       holdfast.waiter;
+    ahead   integer := 0;
+    is_new  boolean[];
+    joining integer;
+    ret     holdfast.answer;
+BEGIN
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
+    IF l.lock_id IS NULL OR l.waiters < 8 THEN
+        RETURN;
+    END IF;
+    PERFORM holdfast.commit_lazily();
+    l := holdfast.take(p_name, 'change');
+    t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
+    IF l.lock_id IS NULL OR l.lock_id = ANY (p_lock_ids) OR holdfast.is_stale(t) IS DISTINCT FROM 0
+       OR EXISTS (SELECT FROM unnest(p_lock_ids) AS a(id) WHERE holdfast.how_ended(l.ended, a.id) <> 0)
+       OR (SELECT count(DISTINCT a.id) FROM unnest(p_lock_ids) AS a(id)) < cardinality(p_lock_ids) THEN
+        RETURN;
+    END IF;
+    FOR w IN SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 8 LOOP
+        EXIT WHEN w.lock_id = ANY (p_lock_ids) OR holdfast.is_gone(w, t) IS DISTINCT FROM false;
+        ahead := ahead + 1;
+    END LOOP;
+    IF ahead < 8 THEN
+        RETURN;
+    END IF;
+    is_new := ARRAY(SELECT NOT EXISTS (SELECT FROM holdfast.waiter AS q WHERE q.name = p_name AND q.lock_id = a.id)
+                      FROM unnest(p_lock_ids) WITH ORDINALITY AS a(id, i) ORDER BY a.i);
+    IF EXISTS (SELECT FROM unnest(is_new, p_priorities) AS a(is_new, priority) WHERE a.is_new AND -a.priority::bigint < w.rank) THEN
+        RETURN;
+    END IF;
+    UPDATE holdfast.waiter AS q
+       SET seen_at = t.now, until = holdfast.gives_up(t.now, a.wait_ms), channel = coalesce(nullif(a.channel, ''), q.channel)
+      FROM unnest(p_lock_ids, p_waits_ms, p_channels) AS a(lock_id, wait_ms, channel)
+     WHERE q.name = p_name AND q.lock_id = a.lock_id;
+    INSERT INTO holdfast.waiter (name, rank, ticket, ttl_ms, until, seen_at, queued_at, lock_id, owner, note, processes, channel)
+    SELECT p_name, -a.priority::bigint, l.tickets + row_number() OVER (ORDER BY a.i), a.ttl_ms, holdfast.gives_up(t.now, a.wait_ms),
+           t.now, t.now, a.lock_id, a.owner, a.note, a.processes, a.channel
+      FROM unnest(p_lock_ids, p_ttls_ms, p_waits_ms, p_owners, p_notes, p_priorities, p_processes, p_channels, is_new)
+           WITH ORDINALITY AS a(lock_id, ttl_ms, wait_ms, owner, note, priority, processes, channel, is_new, i)
+     WHERE a.is_new;
+    GET DIAGNOSTICS joining = ROW_COUNT;
+    IF joining > 0 THEN
+        UPDATE holdfast.lock SET tickets = tickets + joining, waiters = waiters + joining WHERE name = p_name AND fence = l.fence;
+    END IF;
+    ret := holdfast.answer_of(l, t.now, -1, true);
+    ret.queued := true;
+    ret.ahead := 8;
+    FOR i IN 1..cardinality(p_lock_ids) LOOP
+        ret.waiters := ret.waiters + is_new[i]::integer;
+        RETURN NEXT ret;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.wait_many IS 'acquire with a wait, many at once for one name, where a long queue is before them: an answer for each; none: it is not so, and nothing has been done';
 
 -- ---- the other requests ---------------------------------------------------------------------------
 
@@ -456,8 +528,9 @@ BEGIN
             t := holdfast.drop_waiter(t, p_lock_id);
         END IF;
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
     ret := holdfast.answer_of(t.row, t.now, 0, false);
+    ret.ready := t.ready;
     IF l.lock_id = p_lock_id THEN
         ret.execution := t.x;
     END IF;
@@ -492,7 +565,8 @@ BEGIN
         t.row := after;
         t := holdfast.offer(t);
     END IF;
-    PERFORM holdfast.save(t, l);
+    t := holdfast.save(t, l);
+    ret.ready := t.ready;
     RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.force IS 'Free a lock without its token: the operator''s word that the holder is dead. The fence is the one that the operator saw; -4: it is not current. Waits for guards up to 2 seconds (SQLSTATE 55P03)';
@@ -520,10 +594,10 @@ BEGIN
         RETURN holdfast.to_look_at(lines);
     END IF;
     IF l.name IS NOT NULL THEN
-        t := holdfast.end_stale(t);
-        PERFORM holdfast.save(t, l);
+        t := holdfast.save(holdfast.end_stale(t), l);
     END IF;
     ret := holdfast.answer_of(t.row, t.now, 0, true);
+    ret.ready := t.ready;
     IF NOT t.inherited THEN
         ret.freed := coalesce(nullif(split_part(t.took, ' ', 1), '')::integer, 0);
     END IF;
@@ -539,6 +613,7 @@ DECLARE
     t     holdfast.turn := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
     lines text := holdfast.look(t, false, false);
     after holdfast.lock;
+    ret   holdfast.answer;
 BEGIN
     IF lines <> '' THEN
         RETURN holdfast.to_look_at(lines);
@@ -549,8 +624,10 @@ BEGIN
     t.row := after;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
     VALUES (nextval('holdfast.seq'), t.now, p_fence, 'lost', p_name, p_owner, after.execution_id, p_reason, '');
-    PERFORM holdfast.save(t, l);
-    RETURN holdfast.answer_of(t.row, t.now, 0, false);
+    t := holdfast.save(t, l);
+    ret := holdfast.answer_of(t.row, t.now, 0, false);
+    ret.ready := t.ready;
+    RETURN ret;
 END $$;
 COMMENT ON FUNCTION holdfast.report_lost IS 'A holder''s own word that it had to stop';
 

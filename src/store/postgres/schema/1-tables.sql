@@ -20,7 +20,7 @@
 --     newest fence first never meets them.
 -- So nobody updates `fence` but a grant; a row is never deleted.
 --
--- Order of locks, for all functions: lock, waiter, execution, denial. Every function works on one
+-- Order of locks, for all functions: the advisory one of a workflow with a limit, lock, waiter, execution, denial. Every function works on one
 -- name, and callers of many sort them by name: no deadlocks.
 --
 -- Time is the server's and is read by clock() alone. A lease is over when clock() >= locked_until.
@@ -79,6 +79,7 @@ CREATE TABLE holdfast.lock (
     tickets       bigint  NOT NULL DEFAULT 0,
     waiters       integer NOT NULL DEFAULT 0,
     offered       boolean NOT NULL DEFAULT false,
+    parked        boolean NOT NULL DEFAULT false,
     name          text    NOT NULL COLLATE "C",
     lock_id       bytea,
     owner         text    COLLATE "C",
@@ -112,6 +113,7 @@ COMMENT ON COLUMN holdfast.lock.processes     IS 'Processes that the lease ends 
 COMMENT ON COLUMN holdfast.lock.execution_id  IS 'The execution that runs under this lease, if any';
 COMMENT ON COLUMN holdfast.lock.took          IS 'The stale lease that this grant took over: REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER; REASON 1: expired, 2: its processes died, 4: its execution was over';
 COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were given back (byte 1, lock_id) or lost (byte 2, lock_id), newest first: never granted again';
+COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready one by one when it is free';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
 COMMENT ON COLUMN holdfast.lock.granted       IS 'How often it was granted';
@@ -204,10 +206,14 @@ CREATE TABLE holdfast.execution (
     max_attempts     integer     NOT NULL DEFAULT 0,
     on_lost          integer     NOT NULL DEFAULT 0,
     exit_code        integer,
+    spent            integer     NOT NULL DEFAULT 0,
+    concurrency      integer     NOT NULL DEFAULT 0,
+    retry_backoff_ms bigint      NOT NULL DEFAULT 0,
     once             boolean     NOT NULL DEFAULT false,
     spawned          boolean     NOT NULL DEFAULT false,
     cancel_requested boolean     NOT NULL DEFAULT false,
     to_verify        boolean     NOT NULL DEFAULT false,
+    parked           boolean     NOT NULL DEFAULT false,
     id               uuid        PRIMARY KEY,
     retry_of         uuid,
     state            text        NOT NULL COLLATE "C"
@@ -217,25 +223,37 @@ CREATE TABLE holdfast.execution (
     key              text        COLLATE "C",
     owner            text        COLLATE "C",
     reason           text        COLLATE "C"
-);
+) WITH (vacuum_truncate = false);
+-- Some empty pages from the start, as lock has them, so that no plan is made that reads the whole table.
+ALTER TABLE holdfast.execution ALTER COLUMN reason SET STORAGE PLAIN;
+INSERT INTO holdfast.execution (run_at, created_at, id, state, workflow, lock, reason)
+SELECT now(), now(), gen_random_uuid(), 'ABORTED', '', '', repeat('-', 3500) FROM generate_series(1, 64) AS i;
+DELETE FROM holdfast.execution;
+ALTER TABLE holdfast.execution ALTER COLUMN reason SET STORAGE EXTENDED, ALTER COLUMN seq RESTART;
 CREATE UNIQUE INDEX execution_age ON holdfast.execution (seq);
 CREATE UNIQUE INDEX execution_key ON holdfast.execution (workflow, key)
     WHERE NOT once AND key IS NOT NULL;
 CREATE UNIQUE INDEX execution_once ON holdfast.execution (workflow, key)
     WHERE once AND state IN ('PENDING', 'RUNNING', 'SUCCESS');
-CREATE INDEX execution_due ON holdfast.execution (priority DESC, run_at, seq)
+CREATE INDEX execution_plain ON holdfast.execution (priority DESC, run_at, seq)
+    WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
+CREATE INDEX execution_group ON holdfast.execution (workflow, concurrency, to_verify, priority DESC, run_at, seq)
+    WHERE state = 'PENDING' AND NOT parked;
+CREATE INDEX execution_special ON holdfast.execution (workflow, concurrency, to_verify)
+    WHERE state = 'PENDING' AND NOT parked AND (concurrency > 0 OR to_verify);
+CREATE INDEX execution_waiting ON holdfast.execution (lock, parked, priority DESC, run_at, seq)
     WHERE state = 'PENDING';
-CREATE INDEX execution_line ON holdfast.execution (workflow, lock, priority DESC, run_at, seq)
-    WHERE state = 'PENDING';
-CREATE INDEX execution_running ON holdfast.execution (seq) WHERE state = 'RUNNING';
+CREATE INDEX execution_running ON holdfast.execution (workflow, seq) WHERE state = 'RUNNING';
 CREATE INDEX execution_finished ON holdfast.execution (finished_at) WHERE finished_at IS NOT NULL;
 COMMENT ON SEQUENCE holdfast.execution_seq_seq IS 'Numbers of executions';
 COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end';
 COMMENT ON INDEX  holdfast.execution_age              IS 'The newest first, for lists';
 COMMENT ON INDEX  holdfast.execution_key              IS 'An idempotency key belongs to one execution';
 COMMENT ON INDEX  holdfast.execution_once             IS 'With --once only a run that may still succeed, or has, occupies its key';
-COMMENT ON INDEX  holdfast.execution_due              IS 'What waits to be run, in the order in which it is claimed';
-COMMENT ON INDEX  holdfast.execution_line             IS 'The same for each workflow and lock: a long line behind one is passed over at once';
+COMMENT ON INDEX  holdfast.execution_plain            IS 'What is ready to be run and concerns no limit, in the order in which it is claimed';
+COMMENT ON INDEX  holdfast.execution_group            IS 'The same for each workflow: so one that runs as often as it may is passed over at once';
+COMMENT ON INDEX  holdfast.execution_special          IS 'Of which workflows something is ready that is not in execution_plain';
+COMMENT ON INDEX  holdfast.execution_waiting          IS 'What waits for each lock: ready, or parked until it is free';
 COMMENT ON INDEX  holdfast.execution_running          IS 'What runs; few';
 COMMENT ON INDEX  holdfast.execution_finished         IS 'The oldest first, to be removed';
 COMMENT ON COLUMN holdfast.execution.seq              IS 'Its number in the order of being asked for';
@@ -248,7 +266,10 @@ COMMENT ON COLUMN holdfast.execution.once             IS 'The key is that of a r
 COMMENT ON COLUMN holdfast.execution.run_at           IS 'Not before this time';
 COMMENT ON COLUMN holdfast.execution.priority         IS 'The higher goes first';
 COMMENT ON COLUMN holdfast.execution.attempt          IS 'How often it was begun';
-COMMENT ON COLUMN holdfast.execution.max_attempts     IS 'With on_lost 1: how often it may be begun; 0: no limit';
+COMMENT ON COLUMN holdfast.execution.max_attempts     IS 'How often its command may be started; 0: no limit';
+COMMENT ON COLUMN holdfast.execution.spent            IS 'How often its command was started';
+COMMENT ON COLUMN holdfast.execution.retry_backoff_ms IS 'FAILED, it is PENDING again after so long, doubled each time, while attempts are left; 0: it is final';
+COMMENT ON COLUMN holdfast.execution.concurrency      IS 'Of its workflow, so many at once may run; 0: any number';
 COMMENT ON COLUMN holdfast.execution.on_lost          IS 'What becomes of it when its lease is lost after its command was started. 0: ABORTED; 1: PENDING again; 2: the same, but only after it was verified that it was not done';
 COMMENT ON COLUMN holdfast.execution.fence            IS 'Fence of its latest attempt''s lease';
 COMMENT ON COLUMN holdfast.execution.owner            IS 'Who runs it, for people';
@@ -257,7 +278,8 @@ COMMENT ON COLUMN holdfast.execution.started_at       IS 'When its last attempt 
 COMMENT ON COLUMN holdfast.execution.finished_at      IS 'When it ended';
 COMMENT ON COLUMN holdfast.execution.spawned          IS 'Its command may have begun: what happened then is not repeated silently';
 COMMENT ON COLUMN holdfast.execution.cancel_requested IS 'Somebody asked it to stop';
-COMMENT ON COLUMN holdfast.execution.to_verify        IS 'PENDING, and may have been done: not claimed before that was looked into';
+COMMENT ON COLUMN holdfast.execution.to_verify        IS 'It may have been done: whoever claims it looks into that first';
+COMMENT ON COLUMN holdfast.execution.parked           IS 'PENDING, and its lock was held: not looked at before that is free';
 COMMENT ON COLUMN holdfast.execution.exit_code        IS 'Of its command';
 COMMENT ON COLUMN holdfast.execution.reason           IS 'Why it failed or was aborted, or why its last attempt was lost';
 COMMENT ON COLUMN holdfast.execution.retry_of         IS 'The execution that it repeats';
@@ -275,6 +297,36 @@ COMMENT ON COLUMN holdfast.execution_data.input          IS 'What it is given on
 COMMENT ON COLUMN holdfast.execution_data.output_head    IS 'Beginning of what it printed';
 COMMENT ON COLUMN holdfast.execution_data.output_skipped IS 'Bytes between head and tail that were not kept';
 COMMENT ON COLUMN holdfast.execution_data.output_tail    IS 'End of what it printed';
+
+CREATE TABLE holdfast.api_token (
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    id         text        PRIMARY KEY COLLATE "C",
+    hash       bytea       NOT NULL,
+    note       text        NOT NULL COLLATE "C",
+    verbs      text        NOT NULL COLLATE "C",
+    prefix     text        NOT NULL COLLATE "C"
+);
+COMMENT ON TABLE  holdfast.api_token            IS 'Who may use holdfast serve --require-token, and for what: see holdfast token';
+COMMENT ON COLUMN holdfast.api_token.created_at IS 'When it was made';
+COMMENT ON COLUMN holdfast.api_token.expires_at IS 'When it ends; NULL: never';
+COMMENT ON COLUMN holdfast.api_token.id         IS 'The first digits of the hash, for people';
+COMMENT ON COLUMN holdfast.api_token.hash       IS 'SHA-256 of the token, which is kept nowhere';
+COMMENT ON COLUMN holdfast.api_token.note       IS 'What it is for';
+COMMENT ON COLUMN holdfast.api_token.verbs      IS 'What it allows, separated by spaces';
+COMMENT ON COLUMN holdfast.api_token.prefix     IS 'Only names that begin so; empty: all';
+
+CREATE TABLE holdfast.sleeper (
+    since    timestamptz NOT NULL,
+    listener integer     NOT NULL,
+    id       bytea       PRIMARY KEY,
+    channel  text        NOT NULL COLLATE "C"
+);
+COMMENT ON TABLE  holdfast.sleeper          IS 'Workers that sleep until something is to be run: the one that has slept longest is told, and is taken out';
+COMMENT ON COLUMN holdfast.sleeper.since    IS 'Since when; after 10 minutes without a word it is gone, whoever listens';
+COMMENT ON COLUMN holdfast.sleeper.listener IS 'Process id of its connection that listens: where that has ended, so has the worker';
+COMMENT ON COLUMN holdfast.sleeper.id       IS 'Which one';
+COMMENT ON COLUMN holdfast.sleeper.channel  IS 'Where it is told (NOTIFY)';
 
 -- ---- types ----------------------------------------------------------------------------------------
 
@@ -299,10 +351,11 @@ CREATE TYPE holdfast.answer AS (
     has_holder      boolean,
     look            text,
     duplicate       boolean,
+    ready           integer,
     execution       holdfast.execution
 );
 COMMENT ON TYPE   holdfast.answer                 IS 'What a function answers: an outcome, and the lock as it is then';
-COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -2: not to be claimed any more; -3: lost, not yours; -4: not the current fence; -5: the key has another input; -9: no such execution; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id into alive or dead, call again';
+COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -2: not to be claimed any more; -3: lost, not yours; -4: not the current fence; -5: the key has another input; -9: no such execution; -11: too many are waiting; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id into alive or dead, call again';
 COMMENT ON COLUMN holdfast.answer.queued          IS 'Refused, and now waiting in the queue';
 COMMENT ON COLUMN holdfast.answer.ahead           IS 'So many wait ahead of it, counted up to 8';
 COMMENT ON COLUMN holdfast.answer.freed           IS 'settle: a lease was ended that was 1: expired, 2: of dead processes, 4: of an execution that is over';
@@ -322,6 +375,7 @@ COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over,
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
 COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes';
 COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
+COMMENT ON COLUMN holdfast.answer.ready           IS 'So many executions became ready to be claimed: after the commit, call wake_idle()';
 COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';
 
 -- A request at work, passed between the functions below.
@@ -337,7 +391,10 @@ CREATE TYPE holdfast.turn AS (
     inherited boolean,
     in_window integer,
     ahead     integer,
-    x         holdfast.execution
+    x         holdfast.execution,
+    found     holdfast.execution,
+    vacated   boolean,
+    ready     integer
 );
 COMMENT ON TYPE   holdfast.turn           IS 'A request at work, between the functions that share the work';
 COMMENT ON COLUMN holdfast.turn.row       IS 'The name''s row, locked; saved at the end';
@@ -352,3 +409,6 @@ COMMENT ON COLUMN holdfast.turn.inherited IS 'It was counted and told when it wa
 COMMENT ON COLUMN holdfast.turn.in_window IS 'How many of the first 8 in the queue are still there';
 COMMENT ON COLUMN holdfast.turn.ahead     IS 'How many are ahead of the asker in the queue, counted up to 8';
 COMMENT ON COLUMN holdfast.turn.x         IS 'The execution under the lease, or the one that ended with it; its id is NULL: none';
+COMMENT ON COLUMN holdfast.turn.found     IS 'The execution that the request means; its id is NULL: none';
+COMMENT ON COLUMN holdfast.turn.vacated   IS 'A lease ended in this request, or one that was ready to be claimed did: a parked one may be next';
+COMMENT ON COLUMN holdfast.turn.ready     IS 'How many executions this request has made ready';

@@ -43,10 +43,10 @@ RETURNS holdfast.answer LANGUAGE sql STABLE
 AS $$
     SELECT CASE WHEN l.lock_id IS NULL
                 THEN ROW(p_code, false, 0, 0, holdfast.ms(p_now), false, NULL, coalesce(l.fence, 0), '', '', '', 0, 0, 0,
-                         coalesce(l.waiters, 0), '', '', p_has_holder, '', false, NULL)::holdfast.answer
+                         coalesce(l.waiters, 0), '', '', p_has_holder, '', false, 0, NULL)::holdfast.answer
                 ELSE ROW(p_code, false, 0, 0, holdfast.ms(p_now), true, l.lock_id, l.fence, l.owner, l.note,
                          coalesce(l.execution_id::text, ''), holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),
-                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '', false,
+                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '', false, 0,
                          NULL)::holdfast.answer
            END
 $$;
@@ -55,7 +55,7 @@ COMMENT ON FUNCTION holdfast.answer_of IS 'An answer with the lock as it is';
 CREATE FUNCTION holdfast.to_look_at(lines text) RETURNS holdfast.answer LANGUAGE sql STABLE
 AS $$
     SELECT ROW(100, false, 0, 0, holdfast.ms(holdfast.clock()), false, NULL, 0, '', '', '', 0, 0, 0, 0, '', '', false,
-               lines, false, NULL)::holdfast.answer
+               lines, false, 0, NULL)::holdfast.answer
 $$;
 COMMENT ON FUNCTION holdfast.to_look_at IS 'The answer that asks the caller to look at processes first';
 
@@ -120,7 +120,7 @@ CREATE FUNCTION holdfast.start_turn(l holdfast.lock, p_asker bytea, p_here text,
 RETURNS holdfast.turn LANGUAGE sql VOLATILE
 AS $$
     SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0,
-               CASE WHEN l.execution_id IS NOT NULL THEN holdfast.execution_of(l.execution_id) END)::holdfast.turn
+               CASE WHEN l.execution_id IS NOT NULL THEN holdfast.execution_of(l.execution_id) END, NULL, false, 0)::holdfast.turn
 $$;
 COMMENT ON FUNCTION holdfast.start_turn IS 'The request is at work from here on: this is when the time is read';
 
@@ -156,7 +156,25 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change locks it for a grant, unless a guard is in the way. Called before the row''s fence changes';
 
-CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock, p_lazily boolean DEFAULT false) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.unpark(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l holdfast.lock := t.row;
+BEGIN
+    UPDATE holdfast.execution SET parked = false
+     WHERE id = (SELECT id FROM holdfast.execution WHERE lock = l.name AND state = 'PENDING' AND parked
+                  ORDER BY priority DESC, run_at, seq LIMIT 1);
+    IF FOUND THEN
+        t.ready := t.ready + 1;
+    ELSE
+        l.parked := false;
+        t.row := l;
+    END IF;
+    RETURN t;
+END $$;
+COMMENT ON FUNCTION holdfast.unpark IS 'Make the first execution ready that is parked at this lock; where there is none, the lock says so';
+
+CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock, p_lazily boolean DEFAULT false) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     l holdfast.lock := t.row;
@@ -164,18 +182,23 @@ BEGIN
     IF NOT p_lazily THEN
         PERFORM holdfast.commit_durably();
     END IF;
+    IF t.vacated AND l.parked AND l.lock_id IS NULL AND l.waiters = 0 THEN
+        t := holdfast.unpark(t);
+        l := t.row;
+    END IF;
     IF l IS NOT DISTINCT FROM p_before THEN
-        RETURN;
+        RETURN t;
     END IF;
     UPDATE holdfast.lock
        SET fence = l.fence, locked_at = l.locked_at, locked_until = l.locked_until, told_at = l.told_at,
            ttl_ms = l.ttl_ms, granted = l.granted, released = l.released, release_lost = l.release_lost,
            taken_expired = l.taken_expired, taken_died = l.taken_died, forced = l.forced, lost = l.lost,
-           tickets = l.tickets, waiters = l.waiters, offered = l.offered, lock_id = l.lock_id, owner = l.owner,
+           tickets = l.tickets, waiters = l.waiters, offered = l.offered, parked = l.parked, lock_id = l.lock_id, owner = l.owner,
            note = l.note, processes = l.processes, took = l.took, execution_id = l.execution_id, ended = l.ended
      WHERE name = p_before.name AND fence = p_before.fence;
+    RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.save IS 'Write the row back, if it differs from what was read';
+COMMENT ON FUNCTION holdfast.save IS 'Write the row back, if it differs from what was read. Where the lock has become free, the next one that is parked is made ready';
 
 -- ---- granting and ending --------------------------------------------------------------------------
 
@@ -239,6 +262,7 @@ BEGIN
     l.offered := false;
     l.locked_until := NULL;
     t.row := l;
+    t.vacated := true;
     RETURN t;
 END $$;
 COMMENT ON FUNCTION holdfast.end_grant IS 'End the lease: its token is spent (how: 1 given back, 2 lost). What becomes of its execution, the caller decides before';
@@ -294,27 +318,25 @@ BEGIN
     IF (t.row).lock_id IS NOT NULL OR (t.row).waiters = 0 THEN
         RETURN t;
     END IF;
-    FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LOOP
-        IF w.lock_id IS DISTINCT FROM t.asker AND holdfast.is_gone(w, t) THEN
-            t := holdfast.drop_waiter(t, w.lock_id);
-            t.in_window := t.in_window - 1;
-            IF t.in_window = 0 THEN
-                t.in_window := least((t.row).waiters, 8);
-            END IF;
-            CONTINUE;
+    LOOP
+        SELECT * INTO w FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LIMIT 1;
+        EXIT WHEN NOT FOUND OR w.lock_id = t.asker OR holdfast.is_gone(w, t) IS NOT TRUE;
+        t := holdfast.drop_waiter(t, w.lock_id);
+        t.in_window := t.in_window - 1;
+        IF t.in_window = 0 THEN
+            t.in_window := least((t.row).waiters, 8);
         END IF;
-        IF t.may_grant THEN
-            t := holdfast.grant_to(t, w.lock_id, w.owner, w.note, w.ttl_ms, w.processes, true,
-                                   format('after waiting %s ms', holdfast.ms(t.now) - holdfast.ms(w.queued_at)));
-            t := holdfast.drop_waiter(t, w.lock_id);
-            t.in_window := t.in_window - 1;
-        END IF;
-        -- Where a guard is in the way, its own acquire waits for that.
-        IF w.channel <> '' AND w.lock_id IS DISTINCT FROM t.asker THEN
-            PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
-        END IF;
-        RETURN t;
     END LOOP;
+    IF w.name IS NOT NULL AND t.may_grant THEN
+        t := holdfast.grant_to(t, w.lock_id, w.owner, w.note, w.ttl_ms, w.processes, true,
+                               format('after waiting %s ms', holdfast.ms(t.now) - holdfast.ms(w.queued_at)));
+        t := holdfast.drop_waiter(t, w.lock_id);
+        t.in_window := t.in_window - 1;
+    END IF;
+    -- Where a guard is in the way, its own acquire waits for that.
+    IF w.channel <> '' AND w.lock_id IS DISTINCT FROM t.asker THEN
+        PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
+    END IF;
     RETURN t;
 END $$;
 COMMENT ON FUNCTION holdfast.offer IS 'Offer a free lock to the first waiter that is still there, and tell it; those that are gone leave the queue';
@@ -324,28 +346,44 @@ COMMENT ON FUNCTION holdfast.offer IS 'Offer a free lock to the first waiter tha
 CREATE FUNCTION holdfast.waiters_to_look_at(t holdfast.turn, p_live integer, p_frees boolean) RETURNS text LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    w     holdfast.waiter;
-    gone  boolean;
-    lines text := '';
-    n     integer := 0;
-    live  integer := 0;
+    w         holdfast.waiter;
+    gone      boolean;
+    lines     text := '';
+    n         integer := 0;
+    live      integer := 0;
+    passed    integer;
+    at_rank   bigint := -9223372036854775808;
+    at_ticket bigint := 0;
 BEGIN
     IF (t.row).waiters = 0 THEN
         RETURN '';
     END IF;
-    FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LOOP
-        IF w.lock_id = t.asker THEN
-            EXIT WHEN NOT p_frees;
-            CONTINUE;
-        END IF;
-        gone := holdfast.is_gone(w, t);
-        IF gone IS NULL THEN
-            lines := lines || format(E'%s %s\n', encode(w.lock_id, 'hex'), w.processes);
-            n := n + 1;
-        ELSIF NOT gone THEN
-            live := live + 1;
-        END IF;
-        EXIT WHEN n = 8 OR live = p_live;
+    -- Few at a time: a long queue is not sorted for its head.
+    LOOP
+        passed := 0;
+        FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name AND (rank, ticket) > (at_rank, at_ticket)
+                  ORDER BY rank, ticket LIMIT 16 LOOP
+            passed := passed + 1;
+            at_rank := w.rank;
+            at_ticket := w.ticket;
+            IF w.lock_id = t.asker THEN
+                IF NOT p_frees THEN
+                    RETURN lines;
+                END IF;
+                CONTINUE;
+            END IF;
+            gone := holdfast.is_gone(w, t);
+            IF gone IS NULL THEN
+                lines := lines || format(E'%s %s\n', encode(w.lock_id, 'hex'), w.processes);
+                n := n + 1;
+            ELSIF NOT gone THEN
+                live := live + 1;
+            END IF;
+            IF n = 8 OR live = p_live THEN
+                RETURN lines;
+            END IF;
+        END LOOP;
+        EXIT WHEN passed < 16;
     END LOOP;
     RETURN lines;
 END $$;
@@ -379,7 +417,7 @@ AS $$
 BEGIN
     IF holdfast.may_tell(l.name, p_now, 1) THEN
         PERFORM holdfast.tell(l, p_now, 'denied', p_owner, p_reason,
-                              format('held by %s, fence %s', coalesce(l.owner, ''), l.fence));
+                              CASE WHEN l.lock_id IS NULL THEN '' ELSE format('held by %s, fence %s', coalesce(l.owner, ''), l.fence) END);
     END IF;
 END $$;
 COMMENT ON FUNCTION holdfast.deny IS 'Count somebody who did not get it; an event says so, unless there were too many of late';
