@@ -153,7 +153,7 @@ static int save(struct work *w, struct wakes *wakes, struct hf_error *err)
 
 static int prepare(struct work *w, const struct hf_request *req, struct hf_error *err)
 {
-    memset(&w->ask, 0, sizeof w->ask);
+    memset(&w->ask, 0, offsetof(struct hf_ask, found));
     w->ask.req = req;
     if (req->token)
         w->ask.id = hf_lock_id_of(req->token);
