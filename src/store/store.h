@@ -69,6 +69,16 @@ struct hf_store_ops {
                size_t *ret_n, struct hf_error *err);
 
     /*
+     * Take up to due->limit of those, in one transaction, as acquires with `claim` and otherwise like
+     * `like` would; never two of one lock. `tokens`: as many, of which each answer's lease has one.
+     * Fewer answers than asked for: there are no more; some may be refusals. `again`: the same call
+     * had an unknown outcome. NULL: by due() and apply().
+     */
+    int (*claim)(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
+                 const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,
+                 struct hf_error *err);
+
+    /*
      * The worker `id`, which watches (watch() with no name), sleeps: it is woken once, by the first
      * execution that becomes ready after this, if no other sleeper is. *ret_next_ms: when the next
      * of those that are not parked falls due (wall clock); 0: there is none. With NULL for that it is

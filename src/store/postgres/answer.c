@@ -22,9 +22,8 @@ void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret)
     ret->state = over ? HF_STATE_STALE : HF_STATE_HELD;
 }
 
-void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret)
+void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret)
 {
-    struct hf_pg_cursor at = hf_pg_open_composite(result, row);
     char processes[HF_PG_PROCESSES_MAX];
     memset(ret, 0, sizeof *ret);
     ret->code = (int)hf_pg_take_int(&at);

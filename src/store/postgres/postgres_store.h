@@ -18,7 +18,7 @@
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
  *     executions.c  executions in requests and answers; lists of them, their data
- *     turns.c       which executions are due; workers that sleep until one is
+ *     turns.c       which executions are due, and claims of them; workers that sleep until one is
  *     tokens.c      the service's tokens
  *     migrate.c     the schema, what it needs, and cautions
  *
@@ -187,7 +187,7 @@ void hf_pg_clear(PGresult **results, size_t n);
 
 /* ---- many rows as parameters (columns.c) ---------------------------------------------------- */
 
-enum { HF_PG_COLUMNS_MAX = 12 };
+enum { HF_PG_COLUMNS_MAX = 13 };
 
 /*
  * Arrays to be unnested. The columns are letters: t text, b bytea, l bigint, i integer, o boolean, u
@@ -262,22 +262,8 @@ enum { HF_PG_PROCESSES_MAX = 160 };
 void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
 void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
 
-/* ---- many at once (many.c) ------------------------------------------------------------------ */
-
-enum { HF_PG_MANY_MIN = 3, HF_PG_MANY_MAX = 128 };
-
-/* An acquire that does not wait and has no key, or a release that names its fence and no outcome. */
-struct hf_pg_simple {
-    const struct hf_request *req;
-    const struct hf_lock_id *id;
-    const char *processes;
-    bool done; /* granted, or given back; else nothing has happened to it */
-    int64_t fence, now_ms;
-};
-
-/* Try them together, sorted by name; each name once. */
-int hf_pg_apply_simple(struct hf_postgres *s, struct hf_pg_simple *all, size_t n,
-                       struct hf_error *err);
+/* How many requests are looked at together; how many must be alike to go in one statement. */
+enum { HF_PG_MANY_MAX = 512, HF_PG_MANY_MIN = 3, HF_PG_PIPELINE_MAX = 128 };
 
 /* ---- what the vtable points at -------------------------------------------------------------- */
 
@@ -320,7 +306,7 @@ struct hf_pg_row {
     uint32_t ready;                /* so many executions were made so */
     struct hf_execution execution; /* its id is empty: there is none */
 };
-void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret);
+void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret);
 void hf_pg_fill_answer(const struct hf_pg_row *row, const struct hf_request *req,
                        struct hf_answer *answer);
 
@@ -349,6 +335,10 @@ int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret
 
 /* After the commit: so many executions have become ready. Best effort: workers poll too. */
 void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);
+
+int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
+                const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,
+                struct hf_error *err);
 
 /* ---- the schema (migrate.c) ----------------------------------------------------------------- */
 

@@ -346,7 +346,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.plain_due IS 'The first that are due of those that concern no limit and need not be verified';
 
-CREATE FUNCTION holdfast.group_due(p_workflow text, p_concurrency integer, p_to_verify boolean, p_now timestamptz, p_max bigint) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
+CREATE FUNCTION holdfast.group_due(p_workflow text, p_concurrency integer, p_to_verify boolean, p_now timestamptz, p_max bigint, p_capped boolean) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     rank    integer;
@@ -359,6 +359,8 @@ BEGIN
           FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = p_workflow LIMIT p_concurrency) AS those;
         IF running >= p_concurrency THEN
             RETURN;
+        ELSIF p_capped THEN
+            p_max := least(p_max, p_concurrency - running);
         END IF;
     END IF;
     SELECT max(priority) INTO rank FROM holdfast.execution
@@ -375,7 +377,7 @@ BEGIN
            AND priority < rank;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION holdfast.group_due IS 'The first that are due of a workflow with this limit; none where so many run already';
+COMMENT ON FUNCTION holdfast.group_due IS 'The first that are due of a workflow with this limit; none where so many run already. Capped: no more than may run';
 
 CREATE TYPE holdfast.workgroup AS (
     workflow    text,
@@ -419,7 +421,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.workgroups IS 'What is ready of these workflows; NULL: of any, without what concerns no limit and need not be verified';
 
-CREATE FUNCTION holdfast.due_places(p_workflows text[], p_verifies boolean, p_now timestamptz, p_max bigint) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
+CREATE FUNCTION holdfast.due_places(p_workflows text[], p_verifies boolean, p_now timestamptz, p_max bigint, p_capped boolean) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     g holdfast.workgroup;
@@ -429,7 +431,7 @@ BEGIN
     END IF;
     FOR g IN SELECT * FROM holdfast.workgroups(p_workflows) LOOP
         IF p_verifies OR NOT g.to_verify THEN
-            RETURN QUERY SELECT * FROM holdfast.group_due(g.workflow, g.concurrency, g.to_verify, p_now, p_max);
+            RETURN QUERY SELECT * FROM holdfast.group_due(g.workflow, g.concurrency, g.to_verify, p_now, p_max, p_capped);
         END IF;
     END LOOP;
 END $$;
@@ -440,7 +442,7 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
 AS $$
 BEGIN
     RETURN QUERY
-        SELECT x.* FROM (SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, holdfast.clock(), p_skip + p_limit) AS p
+        SELECT x.* FROM (SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, holdfast.clock(), p_skip + p_limit, false) AS p
                           ORDER BY p.priority DESC, p.run_at, p.seq OFFSET p_skip LIMIT p_limit) AS first
           JOIN holdfast.execution AS x USING (seq)
          ORDER BY x.priority DESC, x.run_at, x.seq;
