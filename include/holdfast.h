@@ -509,6 +509,13 @@ typedef int (*hf_execution_fn)(void *arg, const struct hf_execution *execution);
 HF_API int hf_executions(struct hf *hf, const struct hf_execution_query *query, hf_execution_fn fn,
                          void *arg, struct hf_error *err);
 
+/*
+ * The last key, in the order of their bytes, of those that executions of `workflow` have (`once` does
+ * not count) and that are neither before `from` nor behind `to`. -HF_NOT_FOUND: there is none.
+ */
+HF_API int hf_last_key(struct hf *hf, const char *workflow, const char *from, const char *to,
+                       char ret[HF_KEY_MAX + 1], struct hf_error *err);
+
 /* ---- keeping -------------------------------------------------------------------------------- */
 
 struct hf_keeper;

@@ -349,3 +349,15 @@ int hf_executions(struct hf *hf, const struct hf_execution_query *query, hf_exec
         r = hf_fail(err, HF_INVALID, "there is no execution state %d", q.state);
     return r < 0 ? r : hf->store->ops->executions(hf->store, &q, fn, arg, err);
 }
+
+int hf_last_key(struct hf *hf, const char *workflow, const char *from, const char *to,
+                char ret[HF_KEY_MAX + 1], struct hf_error *err)
+{
+    int r = check_store(hf, err);
+    if (r < 0)
+        return r;
+    if (!hf->store->ops->last_key)
+        return hf_fail(err, HF_UNSUPPORTED, "the %s store can't be asked for its last key",
+                       hf->store->ops->scheme);
+    return hf->store->ops->last_key(hf->store, workflow, from, to, ret, err);
+}

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "calendar.h"
 #include "error.h"
 
 /* ---- UTF-8, names, free text ---------------------------------------------------------------- */
@@ -224,20 +225,13 @@ static bool take_offset(const char **s, int *ret_minutes)
     return true;
 }
 
-static int days_in_month(int year, int month)
-{
-    static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-    return days[month - 1] + (month == 2 && leap);
-}
-
 int hf_parse_time(const char *text, int64_t *ret_at_ms, struct hf_error *err)
 {
     const char *s = text;
     int year, month, day, hour, minute, second, ms, offset;
     bool ok = take_digits(&s, 4, 0, 9999, &year) && take_char(&s, "-") &&
               take_digits(&s, 2, 1, 12, &month) && take_char(&s, "-") &&
-              take_digits(&s, 2, 1, days_in_month(year, month), &day) && take_char(&s, "Tt ") &&
+              take_digits(&s, 2, 1, hf_days_in_month(year, month), &day) && take_char(&s, "Tt ") &&
               take_digits(&s, 2, 0, 23, &hour) && take_char(&s, ":") &&
               take_digits(&s, 2, 0, 59, &minute) && take_char(&s, ":") &&
               take_digits(&s, 2, 0, 60, &second) && take_fraction(&s, &ms) &&

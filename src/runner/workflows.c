@@ -8,16 +8,24 @@
 #include <sys/stat.h>
 #include <yaml.h>
 
+#include "cron.h"
 #include "error.h"
 #include "nearest.h"
 #include "text.h"
+#include "zones.h"
 
+#define A_SLOT_KEY "cron:2026-01-01T00:00:00.000Z" /* as long as any; see scheduler.h */
 #define DEFAULT_PATH "/etc/holdfast/holdfast.yaml"
-enum { FILE_MAX_BYTES = 1 << 20, RETRIES_MAX = 1000000, WORDS_MAX = 1000 };
+enum {
+    FILE_MAX_BYTES = 1 << 20,
+    RETRIES_MAX = 1000000,
+    WORDS_MAX = 1000,
+    JITTER_MAX_MS = 24 * 3600 * 1000
+};
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-enum type { DURATION, NUMBER, CHOICE, TEXT, TEMPLATE, WORDS, MAP };
+enum type { DURATION, NUMBER, CHOICE, TEXT, TEMPLATE, SCHEDULE, ZONE, WORDS, MAP };
 
 struct setting {
     const char *key;
@@ -44,9 +52,9 @@ static const struct setting settings[] = {
     {"on-lost", CHOICE, AT(on_lost), 0, 0, HF_ON_LOST_ABORT, on_losts},
     {"verify", WORDS, AT(verify), 1, 0, 0, NULL},
     {"lock", TEMPLATE, AT(lock), 1, 0, 0, NULL},
-    {"schedule", TEXT, AT(schedule), 1, 0, 0, NULL},
-    {"time-zone", TEXT, AT(time_zone), 1, 0, 0, NULL},
-    {"jitter", DURATION, AT(jitter_ms), 0, INT64_MAX, 0, NULL},
+    {"schedule", SCHEDULE, AT(schedule), 1, 0, 0, NULL},
+    {"time-zone", ZONE, AT(time_zone), 1, 0, 0, NULL},
+    {"jitter", DURATION, AT(jitter_ms), 0, JITTER_MAX_MS, 0, NULL},
     {"catch-up", CHOICE, AT(catch_up), 0, 0, HF_CATCH_UP_LAST, catch_ups},
     {"key-path", TEXT, AT(key_path), 1, 0, 0, NULL},
     {"secret-files", WORDS, AT(secret_files), 1, 0, 0, NULL},
@@ -165,6 +173,26 @@ static int read_choice(struct reader *r, const struct setting *s, const yaml_nod
     return fail_at(r, node, "'%.40s' is none of %s", text, all);
 }
 
+/* Is it what a setting of this type must be? */
+static int check_text(enum type type, const char *text, struct hf_error *err)
+{
+    struct hf_cron cron;
+    struct hf_zone *zone = NULL;
+    switch (type) {
+    case TEMPLATE:
+        return hf_template_check(text, err);
+    case SCHEDULE:
+        return hf_cron_parse(text, &cron, err);
+    case ZONE:
+        if (hf_zone_load(text, &zone, err) < 0)
+            return err->code;
+        free(zone);
+        return 0;
+    default:
+        return 0;
+    }
+}
+
 static int read_text(struct reader *r, const struct setting *s, const yaml_node_t *node, char **ret)
 {
     struct hf_error why;
@@ -173,7 +201,7 @@ static int read_text(struct reader *r, const struct setting *s, const yaml_node_
         return -HF_INVALID;
     if (!*text && s->min)
         return fail_at(r, node, "expected a text that is not empty");
-    if (s->type == TEMPLATE && hf_template_check(text, &why) < 0)
+    if (check_text(s->type, text, &why) < 0)
         return fail_at(r, node, "%s", why.message);
     *ret = strdup(text);
     return *ret ? 0 : fail_nomem(r);
@@ -248,6 +276,8 @@ static int read_value(struct reader *r, const struct setting *s, const yaml_node
         return read_choice(r, s, node, at);
     case TEXT:
     case TEMPLATE:
+    case SCHEDULE:
+    case ZONE:
         return read_text(r, s, node, at);
     case WORDS:
         return read_words(r, node, at);
@@ -302,12 +332,16 @@ static void set_defaults(struct hf_workflow *w)
 static int check_workflow(const struct reader *r, const yaml_node_t *node,
                           const struct hf_workflow *w)
 {
+    char lock[HF_NAME_MAX + 1];
+    struct hf_error why;
     if (!w->command)
         return fail_at(r, node, "needs a command, such as command: [/srv/do, --it]");
     if (w->on_lost == HF_ON_LOST_VERIFY && !w->verify)
         return fail_at(r, node, "on-lost: verify needs verify, the command that is to be asked");
     if (w->cwd && w->cwd[0] != '/')
         return fail_at(r, node, "cwd must be an absolute path, not '%.80s'", w->cwd);
+    if (w->schedule && hf_workflow_lock(w, A_SLOT_KEY, NULL, 0, lock, &why) < 0)
+        return fail_at(r, node, "what is started by its schedule has no input: %s", why.message);
     return 0;
 }
 

@@ -68,6 +68,10 @@ struct hf_store_ops {
     int (*due)(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
                size_t *ret_n, struct hf_error *err);
 
+    /* As hf_last_key(). It costs one look into an index, whatever else is kept. NULL: not known. */
+    int (*last_key)(struct hf_store *store, const char *workflow, const char *from, const char *to,
+                    char ret[HF_KEY_MAX + 1], struct hf_error *err);
+
     /*
      * Take up to due->limit of those, in one transaction, as acquires with `claim` and otherwise like
      * `like` would; never two of one lock. `tokens`: as many, of which each answer's lease has one.

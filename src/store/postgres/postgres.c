@@ -173,6 +173,7 @@ const struct hf_store_ops hf_postgres_store = {
     .due = hf_pg_due,
     .claim = hf_pg_claim,
     .idle = hf_pg_idle,
+    .last_key = hf_pg_last_key,
     .init = hf_pg_init,
     .schema = hf_pg_schema,
     .caution = caution,

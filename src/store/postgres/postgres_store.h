@@ -20,6 +20,7 @@
  *     executions.c  executions in requests and answers; lists of them, their data
  *     turns.c       which executions are due, and claims of them; workers that sleep until one is
  *     tokens.c      the service's tokens
+ *     retention.c   how long executions are kept, and which one is the last of its kind
  *     migrate.c     the schema, what it needs, and cautions
  *
  * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
@@ -339,6 +340,11 @@ void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);
 int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
                 const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,
                 struct hf_error *err);
+
+/* ---- retention (retention.c) ------------------------------------------------------------------ */
+
+int hf_pg_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
+                   char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
 /* ---- the schema (migrate.c) ----------------------------------------------------------------- */
 

@@ -321,19 +321,27 @@ static int find_place(struct hf_sqlite *s, const char *id, int64_t *ret, struct 
     return 0;
 }
 
+/* Each has its index, so that a page costs what it holds. */
+static enum hf_sqlite_stmt page_stmt(const struct hf_execution_query *query)
+{
+    if (query->state >= 0)
+        return query->workflow ? HF_STMT_EXECUTION_PAGE_BOTH : HF_STMT_EXECUTION_PAGE_STATE;
+    return query->workflow ? HF_STMT_EXECUTION_PAGE_WORKFLOW : HF_STMT_EXECUTION_PAGE;
+}
+
 static int read_page(struct hf_sqlite *s, const struct hf_execution_query *query, int64_t limit,
                      struct page *page, struct hf_error *err)
 {
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EXECUTION_PAGE, err);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, page_stmt(query), err);
     if (!stmt)
         return -HF_UNAVAILABLE;
-    struct hf_sqlite_cursor to = {stmt, 1};
-    hf_sqlite_put_int(&to, page->before);
-    hf_sqlite_put_text(&to, query->workflow);
-    hf_sqlite_put_text(&to, query->state >= 0
-                                ? hf_execution_state_name((enum hf_execution_state)query->state)
-                                : NULL);
-    hf_sqlite_put_int(&to, limit);
+    sqlite3_bind_int64(stmt, 1, page->before);
+    if (query->workflow)
+        sqlite3_bind_text(stmt, 2, query->workflow, -1, SQLITE_STATIC);
+    if (query->state >= 0)
+        sqlite3_bind_text(stmt, 3, hf_execution_state_name((enum hf_execution_state)query->state),
+                          -1, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 4, limit);
     page->n = 0;
     int r;
     while ((r = hf_sqlite_row(s, stmt, err)) > 0 && page->n < PAGE) {

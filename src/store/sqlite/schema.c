@@ -91,7 +91,9 @@ static const char format_1[] =
 "  WHERE state = 'PENDING' AND parked = 0 AND (concurrency > 0 OR to_verify = 1);\n"
 "CREATE INDEX execution_waiting ON execution (lock, parked, priority DESC, run_at)\n"
 "  WHERE state = 'PENDING';\n"
-"CREATE INDEX execution_running ON execution (workflow) WHERE state = 'RUNNING';\n"
+"-- For lists, the newest first, for sweeps and for limits.\n"
+"CREATE INDEX execution_state ON execution (state);\n"
+"CREATE INDEX execution_workflow ON execution (workflow, state);\n"
 "CREATE INDEX execution_finished ON execution (finished_at) WHERE finished_at IS NOT NULL;\n";
 /* clang-format on */
 

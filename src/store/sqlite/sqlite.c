@@ -193,6 +193,7 @@ const struct hf_store_ops hf_sqlite_store = {
     .execution_data = hf_sqlite_execution_data,
     .executions = hf_sqlite_executions,
     .due = hf_sqlite_due,
+    .last_key = hf_sqlite_last_key,
     .idle = hf_sqlite_idle,
     .init = init,
     .schema = hf_sqlite_schema,

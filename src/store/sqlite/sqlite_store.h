@@ -12,6 +12,7 @@
  *   turns.c     which of them are due, parked or in the way
  *   idle.c      workers that sleep until one becomes ready
  *   history.c   rows of `event`, and the pruning of what is old
+ *   retention.c how long executions are kept, and which one is the last of its kind
  *   tokens.c    rows of `api_token`
  *   look.c      list, events, totals: in pages, so that no caller's code runs under the mutex
  *
@@ -58,13 +59,29 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 /* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
 #define HF_SQLITE_ONCE                                                                             \
     "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
-/* Which are ready, of them those that no limit concerns, and the others; word for word the conditions
- * of execution_ready, execution_plain and execution_special. */
-#define HF_SQLITE_READY "state = 'PENDING' AND parked = 0"
-#define HF_SQLITE_PLAIN HF_SQLITE_READY " AND concurrency = 0 AND to_verify = 0"
-#define HF_SQLITE_SPECIAL HF_SQLITE_READY " AND (concurrency > 0 OR to_verify = 1)"
+/* Which are ready, of them those that no limit concerns, and the others; then those of one lock. Word
+ * for word the conditions of their indexes, which are named so that no other one is ever used. */
+#define HF_SQLITE_IS_READY "state = 'PENDING' AND parked = 0"
+#define HF_SQLITE_PLAIN                                                                            \
+    "execution INDEXED BY execution_plain WHERE " HF_SQLITE_IS_READY                               \
+    " AND concurrency = 0 AND to_verify = 0"
+#define HF_SQLITE_SPECIAL                                                                          \
+    "execution INDEXED BY execution_special WHERE " HF_SQLITE_IS_READY                             \
+    " AND (concurrency > 0 OR to_verify = 1)"
+#define HF_SQLITE_READY "execution INDEXED BY execution_ready WHERE " HF_SQLITE_IS_READY
 #define HF_SQLITE_GROUP HF_SQLITE_READY " AND workflow = ?1 AND concurrency = ?2 AND to_verify = ?3"
-#define HF_SQLITE_WAITING "state = 'PENDING' AND lock = ?1 AND parked = ?2"
+#define HF_SQLITE_IS_WAITING "state = 'PENDING' AND lock = ?1 AND parked = ?2"
+#define HF_SQLITE_WAITING "execution INDEXED BY execution_waiting WHERE " HF_SQLITE_IS_WAITING
+/* A page of a list; the lists of a workflow's states are merged. */
+#define HF_SQLITE_PAGE(condition)                                                                  \
+    "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", seq FROM execution WHERE " condition "seq < ?1"
+#define HF_SQLITE_PAGE_IN(state) HF_SQLITE_PAGE("workflow = ?2 AND state = '" state "' AND ")
+#define HF_SQLITE_OR_IN(state) " UNION ALL " HF_SQLITE_PAGE_IN(state)
+#define HF_SQLITE_PAGE_IN_ANY                                                                      \
+    HF_SQLITE_PAGE_IN("PENDING")                                                                   \
+    HF_SQLITE_OR_IN("RUNNING")                                                                     \
+    HF_SQLITE_OR_IN("SUCCESS") HF_SQLITE_OR_IN("FAILED") HF_SQLITE_OR_IN("ABORTED")
+#define HF_SQLITE_PAGE_END " ORDER BY seq DESC LIMIT ?4"
 
 #define HF_SQLITE_STATEMENTS(X)                                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
@@ -130,41 +147,39 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(EXECUTION_DATA,                                                                              \
       "SELECT input, output_head, output_tail, output_skipped FROM execution WHERE id = ?1")       \
     X(EXECUTION_PLACE, "SELECT seq FROM execution WHERE id = ?1")                                  \
-    X(EXECUTION_PAGE, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", seq FROM execution"                 \
-                      " WHERE seq < ?1 AND (?2 IS NULL OR workflow = ?2)"                          \
-                      " AND (?3 IS NULL OR state = ?3) ORDER BY seq DESC LIMIT ?4")                \
+    X(EXECUTION_PAGE, HF_SQLITE_PAGE("") HF_SQLITE_PAGE_END)                                       \
+    X(EXECUTION_PAGE_STATE, HF_SQLITE_PAGE("state = ?3 AND ") HF_SQLITE_PAGE_END)                  \
+    X(EXECUTION_PAGE_WORKFLOW, HF_SQLITE_PAGE_IN_ANY HF_SQLITE_PAGE_END)                           \
+    X(EXECUTION_PAGE_BOTH, HF_SQLITE_PAGE("workflow = ?2 AND state = ?3 AND ") HF_SQLITE_PAGE_END) \
+    X(EXECUTION_LAST_KEY, "SELECT key FROM execution WHERE workflow = ?1 AND key >= ?2"            \
+                          " AND key <= ?3 AND once = 0 ORDER BY key DESC LIMIT 1")                 \
     X(EXECUTION_AT, "SELECT " HF_SQLITE_EXECUTION_COLUMNS ", 1 FROM execution WHERE seq = ?1")     \
-    X(PLAIN_PRIORITY,                                                                              \
-      "SELECT max(priority) FROM execution WHERE " HF_SQLITE_PLAIN " AND priority < ?1")           \
-    X(PLAIN_DUE, "SELECT seq, run_at FROM execution WHERE " HF_SQLITE_PLAIN                        \
+    X(PLAIN_PRIORITY, "SELECT max(priority) FROM " HF_SQLITE_PLAIN " AND priority < ?1")           \
+    X(PLAIN_DUE, "SELECT seq, run_at FROM " HF_SQLITE_PLAIN                                        \
                  " AND priority = ?1 AND run_at <= ?2 ORDER BY run_at, seq LIMIT ?3")              \
-    X(PLAIN_NEXT, "SELECT min(run_at) FROM execution WHERE " HF_SQLITE_PLAIN                       \
-                  " AND priority = ?1 AND run_at > ?2")                                            \
-    X(GROUP_PRIORITY,                                                                              \
-      "SELECT max(priority) FROM execution WHERE " HF_SQLITE_GROUP " AND priority < ?4")           \
-    X(GROUP_DUE, "SELECT seq, run_at FROM execution WHERE " HF_SQLITE_GROUP                        \
+    X(PLAIN_NEXT, "SELECT min(run_at) FROM " HF_SQLITE_PLAIN " AND priority = ?1 AND run_at > ?2") \
+    X(GROUP_PRIORITY, "SELECT max(priority) FROM " HF_SQLITE_GROUP " AND priority < ?4")           \
+    X(GROUP_DUE, "SELECT seq, run_at FROM " HF_SQLITE_GROUP                                        \
                  " AND priority = ?4 AND run_at <= ?5 ORDER BY run_at, seq LIMIT ?6")              \
-    X(GROUP_NEXT, "SELECT min(run_at) FROM execution WHERE " HF_SQLITE_GROUP                       \
-                  " AND priority = ?4 AND run_at > ?5")                                            \
-    X(GROUP_OF_ANY, "SELECT workflow, concurrency, to_verify FROM execution WHERE"                 \
+    X(GROUP_NEXT, "SELECT min(run_at) FROM " HF_SQLITE_GROUP " AND priority = ?4 AND run_at > ?5") \
+    X(GROUP_OF_ANY, "SELECT workflow, concurrency, to_verify FROM"                                 \
                     " " HF_SQLITE_SPECIAL " AND (workflow, concurrency, to_verify) > (?1, ?2, ?3)" \
                     " ORDER BY workflow, concurrency, to_verify LIMIT 1")                          \
-    X(GROUP_OF_ONE, "SELECT workflow, concurrency, to_verify FROM execution WHERE"                 \
+    X(GROUP_OF_ONE, "SELECT workflow, concurrency, to_verify FROM"                                 \
                     " " HF_SQLITE_READY " AND workflow = ?1 AND (concurrency, to_verify) >"        \
                     " (?2, ?3) ORDER BY concurrency, to_verify LIMIT 1")                           \
-    X(RUNNING_COUNT, "SELECT count(*) FROM (SELECT 1 FROM execution WHERE state = 'RUNNING'"       \
-                     " AND workflow = ?1 AND id <> ?2 LIMIT ?3)")                                  \
-    X(WAITING_PRIORITY,                                                                            \
-      "SELECT max(priority) FROM execution WHERE " HF_SQLITE_WAITING " AND priority < ?3")         \
-    X(WAITING_FIRST, "SELECT id, run_at, seq FROM execution WHERE " HF_SQLITE_WAITING              \
+    X(RUNNING_COUNT, "SELECT count(*) FROM (SELECT 1 FROM execution INDEXED BY execution_workflow" \
+                     " WHERE workflow = ?1 AND state = 'RUNNING' AND id <> ?2 LIMIT ?3)")          \
+    X(WAITING_PRIORITY, "SELECT max(priority) FROM " HF_SQLITE_WAITING " AND priority < ?3")       \
+    X(WAITING_FIRST, "SELECT id, run_at, seq FROM " HF_SQLITE_WAITING                              \
                      " AND priority = ?3 AND run_at <= ?4 AND (to_verify = 0 OR ?5)"               \
                      " ORDER BY run_at, seq LIMIT 1")                                              \
-    X(WAITING_COUNT, "SELECT count(*) FROM (SELECT 1 FROM execution WHERE " HF_SQLITE_WAITING      \
+    X(WAITING_COUNT, "SELECT count(*) FROM (SELECT 1 FROM " HF_SQLITE_WAITING                      \
                      " AND priority = ?3 AND run_at <= ?4 LIMIT ?5)")                              \
-    X(REPLACE, "UPDATE execution SET state = 'ABORTED', parked = 0, finished_at = ?4,"             \
-               " reason = ?5 WHERE " HF_SQLITE_WAITING                                             \
+    X(REPLACE, "UPDATE execution INDEXED BY execution_waiting SET state = 'ABORTED', parked = 0,"  \
+               " finished_at = ?4, reason = ?5 WHERE " HF_SQLITE_IS_WAITING                        \
                " AND priority = ?3 AND run_at <= ?4 AND to_verify = 0")                            \
-    X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM execution WHERE"       \
+    X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM"                       \
               " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)")               \
     X(READ, "BEGIN")                                                                               \
     X(EXECUTION_PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution"             \
@@ -354,6 +369,11 @@ int hf_sqlite_next_due(struct hf_sqlite *s, int64_t wall_ms, int64_t *ret, struc
 int hf_sqlite_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
                    struct hf_error *err);
 void hf_sqlite_wake_idle(struct hf_store *store, size_t n);
+
+/* ---- retention.c ---------------------------------------------------------------------------- */
+
+int hf_sqlite_last_key(struct hf_store *store, const char *workflow, const char *from,
+                       const char *to, char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 
