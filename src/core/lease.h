@@ -31,10 +31,11 @@
 #include "process.h"
 
 enum {
-    HF_ENDED_MAX = 8,     /* tokens remembered after their lease ended, per name */
-    HF_WINDOW = 8,        /* waiters at the head of the queue that a record carries */
-    HF_OFFER_MS = 5000,   /* how long a waiter has to confirm what it was granted */
-    HF_WAITER_MS = 20000, /* a waiter that has not asked again for so long is gone */
+    HF_ENDED_MAX = 8,         /* tokens remembered after their lease ended, per name */
+    HF_WINDOW = 8,            /* waiters at the head of the queue that a record carries */
+    HF_OFFER_MS = 5000,       /* how long a waiter has to confirm what it was granted */
+    HF_WAITER_MS = 20000,     /* a waiter that has not asked again for so long is gone */
+    HF_PARKED_AT_ONCE = 1000, /* executions that are parked with the one that found its lock held */
     HF_DENIED_PER_WINDOW = 16,
     HF_DENIED_WINDOW_MS = 1000,   /* at most so many "denied" events in so long */
     HF_EXTENDED_EVERY_MS = 300000 /* an "extended" event at most so often */
@@ -146,6 +147,9 @@ struct hf_effects {
     /* The first of those that are parked is made ready; rec->parked becomes false where there is
      * none. After all else was kept. */
     bool unpark;
+    /* Not 0: so are parked, in their order, as many as HF_PARKED_AT_ONCE others of the lock that are
+     * ready and due at this time. When the executions above were kept. */
+    int64_t park_due_ms;
     bool vacated, stepped;    /* a lease ended, or one that was ready; the request was applied */
     struct hf_takeover freed; /* the stale lease that ended here: the next grant takes it over */
     bool inherited;           /* `freed` was counted when it was offered; nobody confirmed that */

@@ -78,7 +78,7 @@ hf_step_fn hf_step_cancel;
 
 hf_step_fn hf_step_enqueue;
 
-/* A claim found its lock held: it is not looked at again before that is free. */
+/* A claim found its lock held: it is not looked at again before that is free, nor are the others. */
 void hf_step_park(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
                   struct hf_answer *answer, struct hf_effects *fx);
 

@@ -93,6 +93,7 @@ void hf_step_park(struct hf_record *rec, const struct hf_ask *ask, const struct 
         x.parked = true;
         hf_step_keep(fx, &x, false);
         note_parked(rec, fx);
+        fx->park_due_ms = world->wall_ms; /* what else is due would only find out the same */
     }
     if (x.parked)
         hf_step_answer_with(answer, &x, false);

@@ -42,6 +42,7 @@ static void clear_saved_effects(struct hf_effects *fx)
 {
     fx->n_events = fx->n_dropped = fx->n_executions = fx->n_wake = 0;
     fx->put_self = fx->changed = fx->unpark = false;
+    fx->park_due_ms = 0;
     fx->output_of[0] = fx->replaced_by[0] = '\0';
 }
 

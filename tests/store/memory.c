@@ -155,6 +155,8 @@ static int save(struct hf_store *store, const struct hf_record *rec, const struc
         lock->rec.n_ended = 0;
     if (all.mutant == MUTANT_DROPS_EVENTS && kept.n_events > 1)
         kept.n_events = 1;
+    if (all.mutant == MUTANT_PARKS_ONE_BY_ONE)
+        kept.park_due_ms = 0;
     if (all.mutant == MUTANT_KEEPS_THE_REPLACED)
         kept.replaced_by[0] = '\0';
     spoil_executions(&kept, ask->req);

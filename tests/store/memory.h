@@ -37,6 +37,7 @@
     X(COUNTS_NOBODY_RUNNING, "a workflow is never full")                                           \
     X(KEEPS_THE_REPLACED, "those that wait are not replaced")                                      \
     X(FORGETS_PARKING, "what waits for a held lock is looked at again and again")                  \
+    X(PARKS_ONE_BY_ONE, "of those that wait for a held lock only the claimed one is parked")       \
     X(NEVER_UNPARKS, "what is parked stays so when its lock is free")                              \
     X(FORGETS_WHAT_WAS_SPENT, "how often a command was started is not kept")                       \
     X(RETRIES_AT_ONCE, "what has failed is due again at once")                                     \

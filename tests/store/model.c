@@ -259,6 +259,25 @@ bool model_unpark(struct model *m, const char *name)
     return first != NULL;
 }
 
+static struct hf_execution *first_ready(struct model *m, const char *name, int64_t wall_ms)
+{
+    struct hf_execution *first = NULL;
+    for (size_t i = 0; i < m->n_executions; i++) {
+        struct hf_execution *x = &m->executions[i].x;
+        if (!x->parked && hf_execution_is_due(x, wall_ms) && strcmp(x->lock, name) == 0 &&
+            (!first || hf_execution_before(x, first)))
+            first = x;
+    }
+    return first;
+}
+
+static void park_due(struct model *m, const char *name, int64_t wall_ms)
+{
+    struct hf_execution *x;
+    for (int n = 0; n < HF_PARKED_AT_ONCE && (x = first_ready(m, name, wall_ms)); n++)
+        x->parked = true;
+}
+
 static void replace_waiting(struct model *m, const char *name, const struct hf_effects *fx)
 {
     for (size_t i = 0; i < m->n_executions; i++) {
@@ -333,6 +352,8 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
         replace_waiting(m, lock->rec.name, fx);
     for (uint32_t i = 0; i < fx->n_executions; i++)
         keep_execution(m, &fx->executions[i], ask->req);
+    if (fx->park_due_ms)
+        park_due(m, lock->rec.name, fx->park_due_ms);
     note_ready(m, fx);
     if (fx->output_of[0])
         keep_output(m, fx->output_of, ask->req);
@@ -352,6 +373,7 @@ static void clear_saved_effects(struct hf_effects *fx)
 {
     fx->n_events = fx->n_dropped = fx->n_executions = fx->n_wake = 0;
     fx->put_self = fx->changed = fx->unpark = false;
+    fx->park_due_ms = 0;
     fx->output_of[0] = fx->replaced_by[0] = '\0';
 }
 

@@ -200,6 +200,24 @@ static void parked_by_a_claim_that_found_its_lock_held(void **state)
     assert_int_equal(count_events(HF_EV_DENIED), 0);
 }
 
+static void parked_with_what_else_is_due(void **state)
+{
+    queue_up("x1", 0);
+    queue_up("x2", 0);
+    queue_up("x3", 3);
+    enqueue_as("x4", HF_OVERLAP_QUEUE, (struct hf_request){.run_at_ms = wall_ms() + 1});
+    enqueue_as("other", HF_OVERLAP_QUEUE, (struct hf_request){.name = "other"});
+    claim("A", "x3");
+    assert_int_equal(claim("B", "x1"), -HF_HELD);
+    assert_true(execution("x2")->parked);
+    assert_false(execution("x4")->parked);
+    assert_string_equal(due(), "other");
+    assert_int_equal(claim("B", "x2"), -HF_HELD);
+    assert_true(a.execution.parked);
+    finish("A", HF_OUTCOME_SUCCESS);
+    assert_string_equal(due(), "x1 other");
+}
+
 static void parked_at_once_where_the_lock_is_held(void **state)
 {
     take("P");
@@ -626,6 +644,7 @@ int main(void)
         T(overlap_cancel_asks_the_running_one_to_stop),
         T(overlap_is_judged_by_a_settled_lock),
         T(parked_by_a_claim_that_found_its_lock_held),
+        T(parked_with_what_else_is_due),
         T(parked_at_once_where_the_lock_is_held),
         T(unparked_one_by_one_in_order),
         T(unparked_by_whatever_frees_the_lock),

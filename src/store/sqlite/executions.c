@@ -144,6 +144,8 @@ int hf_sqlite_save_executions(struct hf_sqlite *s, const struct hf_ask *ask,
         const struct hf_kept_execution *k = &fx->executions[i];
         r = k->is_new ? insert(s, &k->x, ask->req, err) : update(s, &k->x, err);
     }
+    if (r >= 0 && fx->park_due_ms)
+        r = hf_sqlite_park(s, ask->req->name, fx, err);
     if (r >= 0 && fx->output_of[0])
         r = update_output(s, fx->output_of, ask->req, err);
     return r;

@@ -163,10 +163,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                  " AND priority = ?4 AND run_at <= ?5 ORDER BY run_at, seq LIMIT ?6")              \
     X(GROUP_NEXT, "SELECT min(run_at) FROM " HF_SQLITE_GROUP " AND priority = ?4 AND run_at > ?5") \
     X(GROUP_OF_ANY, "SELECT workflow, concurrency, to_verify FROM"                                 \
-                    " " HF_SQLITE_SPECIAL " AND (workflow, concurrency, to_verify) > (?1, ?2, ?3)" \
+                    " " HF_SQLITE_SPECIAL " AND (workflow, concurrency, to_verify) >= (?1,?2,?3)"  \
                     " ORDER BY workflow, concurrency, to_verify LIMIT 1")                          \
     X(GROUP_OF_ONE, "SELECT workflow, concurrency, to_verify FROM"                                 \
-                    " " HF_SQLITE_READY " AND workflow = ?1 AND (concurrency, to_verify) >"        \
+                    " " HF_SQLITE_READY " AND workflow = ?1 AND (concurrency, to_verify) >="       \
                     " (?2, ?3) ORDER BY concurrency, to_verify LIMIT 1")                           \
     X(RUNNING_COUNT, "SELECT count(*) FROM (SELECT 1 FROM execution INDEXED BY execution_workflow" \
                      " WHERE workflow = ?1 AND state = 'RUNNING' AND id <> ?2 LIMIT ?3)")          \
@@ -179,6 +179,9 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(REPLACE, "UPDATE execution INDEXED BY execution_waiting SET state = 'ABORTED', parked = 0,"  \
                " finished_at = ?4, reason = ?5 WHERE " HF_SQLITE_IS_WAITING                        \
                " AND priority = ?3 AND run_at <= ?4 AND to_verify = 0")                            \
+    X(PARK, "UPDATE execution SET parked = 1 WHERE seq IN (SELECT seq FROM"                        \
+            " " HF_SQLITE_WAITING " AND priority = ?3 AND run_at <= ?4"                            \
+            " ORDER BY run_at, seq LIMIT ?5)")                                                     \
     X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM"                       \
               " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)")               \
     X(READ, "BEGIN")                                                                               \
@@ -356,6 +359,10 @@ int hf_sqlite_count(struct hf_store *store, const struct hf_wanted *wanted, int6
                     struct hf_ask *ask, struct hf_error *err);
 int hf_sqlite_unpark(struct hf_store *store, const char *name, bool *ret_done,
                      struct hf_error *err);
+
+/* Park what else of the lock is due, as fx->park_due_ms says. */
+int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,
+                   struct hf_error *err);
 
 /* End all that fx->replaced_by replaces. */
 int hf_sqlite_replace(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,

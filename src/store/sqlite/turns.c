@@ -167,7 +167,8 @@ static int next_group(struct hf_sqlite *s, struct walk *w, struct hf_error *err)
         return -HF_UNAVAILABLE;
     sqlite3_bind_text(stmt, 1, w->workflow, -1, SQLITE_STATIC);
     sqlite3_bind_int64(stmt, 2, w->at.concurrency);
-    sqlite3_bind_int64(stmt, 3, w->at.to_verify);
+    sqlite3_bind_int64(stmt, 3,
+                       w->at.to_verify + 1); /* SQLite would walk through those before it */
     int r = hf_sqlite_row(s, stmt, err);
     if (r <= 0)
         return r;
@@ -457,6 +458,27 @@ int hf_sqlite_replace(struct hf_sqlite *s, const char *name, const struct hf_eff
     struct hf_execution like = {.state = HF_PENDING};
     hf_execution_replace(&like, fx->replaced_by, fx->replaced_at_ms);
     return each_waiting(s, name, replace_priority, &like, err);
+}
+
+static int park_priority(struct hf_sqlite *s, const char *lock, bool parked, int64_t priority,
+                         void *arg, struct hf_error *err)
+{
+    struct waiting *w = arg;
+    sqlite3_stmt *stmt = waiting_stmt(s, HF_STMT_PARK, lock, parked, priority, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    sqlite3_bind_int64(stmt, 4, w->wall_ms);
+    sqlite3_bind_int64(stmt, 5, w->most - w->n);
+    int r = hf_sqlite_run(s, stmt, err);
+    w->n += sqlite3_changes(s->db);
+    return r < 0 ? r : w->n >= w->most;
+}
+
+int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,
+                   struct hf_error *err)
+{
+    struct waiting w = {.wall_ms = fx->park_due_ms, .most = HF_PARKED_AT_ONCE};
+    return each_priority(s, name, false, park_priority, &w, err);
 }
 
 int hf_sqlite_unpark(struct hf_store *store, const char *name, bool *ret_done, struct hf_error *err)
