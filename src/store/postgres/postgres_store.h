@@ -291,6 +291,10 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
 
 /* ---- answers (answer.c) --------------------------------------------------------------------- */
 
+/* "REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER"; `ret` is untouched without one. */
+enum { HF_PG_TOOK_MAX = HF_OWNER_MAX + 200 };
+void hf_pg_parse_takeover(const char *text, struct hf_takeover *ret);
+
 /* holdfast.answer, in the order of its columns. */
 struct hf_pg_row {
     int code;
@@ -301,7 +305,7 @@ struct hf_pg_row {
     struct hf_pg_lock lock;
     struct hf_lock_id id;
     char owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1], execution_id[HF_UUID_LEN + 1];
-    char took[HF_OWNER_MAX + 200];
+    char took[HF_PG_TOOK_MAX];
     bool has_holder;
     char look[4096];
     uint32_t ready;                /* so many executions were made so */

@@ -129,7 +129,7 @@ static int send_claim(struct hf_postgres *s, const struct claim *c, const struct
 }
 
 static void fill_claimed(const struct hf_request *like, const char *token, int64_t now_ms,
-                         const struct hf_execution *x, struct hf_answer *ret)
+                         const char *took, const struct hf_execution *x, struct hf_answer *ret)
 {
     *ret = (struct hf_answer){.has_execution = true, .execution = *x};
     struct hf_lease *l = &ret->lease;
@@ -141,6 +141,7 @@ static void fill_claimed(const struct hf_request *like, const char *token, int64
     strcpy(l->token, token);
     strcpy(l->owner, x->owner);
     strcpy(l->execution_id, x->id);
+    hf_pg_parse_takeover(took, &l->takeover);
 }
 
 /* A row of type holdfast.claimed. */
@@ -149,16 +150,18 @@ static void take_claimed(struct claim *c, struct hf_pg_cursor at, struct hf_answ
 {
     struct hf_lock_id id;
     struct hf_execution x;
+    char took[HF_PG_TOOK_MAX];
     bool has_id = hf_pg_take_id(&at, &id);
     int64_t now_ms = hf_pg_take_int(&at);
     c->ready += (uint32_t)hf_pg_take_int(&at);
+    hf_pg_take_text(&at, took, sizeof took);
     hf_pg_take_execution(hf_pg_take_composite(&at), &x);
     size_t i = 0;
     while (i < c->n && !(has_id && hf_lock_id_equal(&c->ids[i], &id)))
         i++;
     if (i < c->n && *ret_n < c->n) {
         c->used[i] = true;
-        fill_claimed(c->like, c->tokens[i], now_ms, &x, &ret[(*ret_n)++]);
+        fill_claimed(c->like, c->tokens[i], now_ms, took, &x, &ret[(*ret_n)++]);
     } else if (x.id[0] && c->n_closer < c->n)
         c->closer[c->n_closer++] = x;
 }
@@ -173,6 +176,7 @@ static int claim_closer(struct hf_store *store, const struct claim *c, struct hf
     int r = requests && answers ? 0 : hf_fail(err, HF_NOMEM, "out of memory");
     for (size_t i = 0; r >= 0 && i < c->n && n < c->n_closer; i++)
         if (!c->used[i]) {
+            c->used[i] = true;
             requests[n] = *c->like;
             requests[n].name = c->closer[n].lock;
             requests[n].execution_id = c->closer[n].id;
@@ -187,29 +191,68 @@ static int claim_closer(struct hf_store *store, const struct claim *c, struct hf
     return r;
 }
 
+/* One call of holdfast.claim(), and what it leaves to us. */
+static int claim_some(struct hf_store *store, struct claim *c, const struct hf_due *due, bool again,
+                      struct hf_answer *ret, size_t *ret_n, struct hf_error *err)
+{
+    struct hf_postgres *s = hf_postgres_of(store);
+    PGresult *result = NULL;
+    int r = send_claim(s, c, due, again, &result, err);
+    if (r < 0)
+        return r;
+    int rows = hf_pq.PQntuples(result);
+    for (int row = 0; row < rows; row++)
+        take_claimed(c, (struct hf_pg_cursor){.result = result, .row = row}, ret, ret_n);
+    hf_pg_clear(&result, 1);
+    hf_pg_wake_idle(s, c->ready);
+    return c->n_closer ? claim_closer(store, c, ret, ret_n, err) : 0;
+}
+
+/* Where something was left to us, there may be more behind it. */
+static bool may_go_on(const struct claim *c, const struct hf_answer *answers, size_t n)
+{
+    if (!c->n_closer)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (answers[i].code == 0 || answers[i].execution.parked)
+            return true;
+    return false;
+}
+
+/* The tokens that have no lease, in their order. */
+static void keep_unused(const struct claim *c, const char **tokens)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->n; i++)
+        if (!c->used[i])
+            tokens[n++] = tokens[i];
+}
+
 int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
                 const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,
                 struct hf_error *err)
 {
-    struct hf_postgres *s = hf_postgres_of(store);
-    struct claim c = {.like = like, .tokens = tokens, .n = due->limit};
-    PGresult *result = NULL;
+    const char **left = calloc(due->limit, sizeof *left);
     size_t n = 0;
-    int r = begin_claim(&c, err);
-    if (r >= 0)
-        r = send_claim(s, &c, due, again, &result, err);
-    if (r >= 0) {
-        int rows = hf_pq.PQntuples(result);
-        for (int row = 0; row < rows; row++)
-            take_claimed(&c, (struct hf_pg_cursor){.result = result, .row = row}, ret, &n);
-        hf_pg_clear(&result, 1);
-        hf_pg_wake_idle(s, c.ready);
-        if (c.n_closer)
-            r = claim_closer(store, &c, ret, &n, err);
-        for (size_t i = 0; i < n; i++)
-            hf_pg_prune_sometimes(s, &ret[i]);
+    bool more = true;
+    int r = left ? 0 : hf_fail(err, HF_NOMEM, "out of memory");
+    for (size_t i = 0; r >= 0 && i < due->limit; i++)
+        left[i] = tokens[i];
+    while (r >= 0 && more && n < due->limit) {
+        struct claim c = {.like = like, .tokens = left, .n = due->limit - n};
+        size_t some = 0;
+        r = begin_claim(&c, err);
+        if (r >= 0) {
+            r = claim_some(store, &c, due, again, ret + n, &some, err);
+            more = may_go_on(&c, ret + n, some);
+            keep_unused(&c, left);
+        }
+        end_claim(&c);
+        n += some;
     }
-    end_claim(&c);
+    free(left);
+    for (size_t i = 0; i < n; i++)
+        hf_pg_prune_sometimes(hf_postgres_of(store), &ret[i]);
     if (r < 0 && n == 0)
         return r; /* what was claimed before a failure is ours all the same */
     *ret_n = n;

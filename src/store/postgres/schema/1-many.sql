@@ -206,7 +206,7 @@ AS $$
 DECLARE
     groups holdfast.workgroup[] := ARRAY(SELECT g FROM holdfast.workgroups(p_workflows) AS g WHERE p_verifies OR NOT g.to_verify LIMIT 2);
     wanted bigint[];
-    ret    bigint[];
+    ret    bigint[] := '{}';
 BEGIN
     IF cardinality(groups) = 0 AND p_workflows IS NULL THEN
         RETURN holdfast.take_plain(p_now, p_max, p_passed);
@@ -216,29 +216,31 @@ BEGIN
         RETURN holdfast.take_group(groups[1], p_now, p_max, p_passed);
     END IF;
     LOOP
-        wanted := ARRAY(SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, p_now, p_max + cardinality(p_passed), true) AS p
-                         WHERE p.seq <> ALL (p_passed) ORDER BY p.priority DESC, p.run_at, p.seq LIMIT p_max);
-        ret := ARRAY(SELECT x.seq FROM holdfast.execution AS x
-                      WHERE x.seq = ANY (wanted) AND x.state = 'PENDING' AND NOT x.parked
-                      ORDER BY x.priority DESC, x.run_at, x.seq FOR UPDATE SKIP LOCKED);
-        IF cardinality(wanted) = 0 OR cardinality(ret) > 0 THEN
+        wanted := ARRAY(SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, p_now, p_max + cardinality(p_passed)) AS p
+                         WHERE p.seq <> ALL (p_passed) ORDER BY p.priority DESC, p.run_at, p.seq LIMIT p_max - cardinality(ret));
+        ret := ret || ARRAY(SELECT x.seq FROM holdfast.execution AS x
+                             WHERE x.seq = ANY (wanted) AND x.state = 'PENDING' AND NOT x.parked
+                             ORDER BY x.priority DESC, x.run_at, x.seq FOR UPDATE SKIP LOCKED);
+        IF cardinality(wanted) = 0 OR cardinality(ret) = p_max THEN
             RETURN ret;
         END IF;
         p_passed := p_passed || wanted;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION holdfast.take_due IS 'The first that are due and that nobody else is about to claim, locked, in the order of claiming';
+COMMENT ON FUNCTION holdfast.take_due IS 'The first that are due and that nobody else is about to claim, locked, in the order of claiming. Fewer than asked for: there are no more';
 
 CREATE TYPE holdfast.claimed AS (
     lock_id   bytea,
     now_ms    bigint,
     ready     integer,
+    took      text,
     execution holdfast.execution
 );
 COMMENT ON TYPE   holdfast.claimed           IS 'An execution that was claimed';
 COMMENT ON COLUMN holdfast.claimed.lock_id   IS 'Which of the tokens has its lock; NULL: it is yet to be claimed by begin_execution';
 COMMENT ON COLUMN holdfast.claimed.now_ms    IS 'When';
 COMMENT ON COLUMN holdfast.claimed.ready     IS 'As in answer';
+COMMENT ON COLUMN holdfast.claimed.took      IS 'As in answer';
 COMMENT ON COLUMN holdfast.claimed.execution IS 'The execution, as it is now; NULL: there is only something ready';
 
 -- The first of each lock that is free, or was never asked for, is granted it. The others of it, and those whose
@@ -252,6 +254,7 @@ DECLARE
     known text[];
     free  text[];
     held  text[];
+    crowded text;
 BEGIN
     SELECT array_agg(l.name), array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0),
            array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
@@ -307,12 +310,30 @@ BEGIN
          WHERE c.nth = 1 AND c.lock = ANY (held) AND NOT l.parked AND l.name = c.lock
            AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = c.lock ORDER BY m.fence DESC LIMIT 1)
     )
-    SELECT b.lock_id, holdfast.ms(p_now), 0, b.x FROM begun AS b
+    SELECT b.lock_id, holdfast.ms(p_now), 0, '', b.x FROM begun AS b
     UNION ALL
-    SELECT NULL::bytea, holdfast.ms(p_now), 0, holdfast.execution_of(c.id) FROM c
+    SELECT NULL::bytea, holdfast.ms(p_now), 0, '', holdfast.execution_of(c.id) FROM c
      WHERE c.lock = ANY (known) AND c.lock <> ALL (coalesce(free, '{}')) AND c.lock <> ALL (coalesce(held, '{}'));
+    FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND parked LOOP
+        PERFORM holdfast.park_due(crowded, p_now);
+    END LOOP;
 END $$;
 COMMENT ON FUNCTION holdfast.claim_free IS 'Claim those of these executions whose lock is free; those of a lock that needs a closer look are answered without a token';
+
+CREATE FUNCTION holdfast.is_hopeless(x holdfast.execution) RETURNS boolean LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    running integer;
+BEGIN
+    IF x.concurrency = 0 THEN
+        RETURN false;
+    END IF;
+    SELECT count(*) INTO running
+      FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = x.workflow LIMIT x.concurrency) AS those;
+    RETURN running >= x.concurrency
+       AND (SELECT l.lock_id IS NOT NULL OR l.waiters > 0 FROM holdfast.lock AS l WHERE l.name = x.lock ORDER BY l.fence DESC LIMIT 1) IS NOT TRUE;
+END $$;
+COMMENT ON FUNCTION holdfast.is_hopeless IS 'Its workflow is full, and its lock is free: there is nothing to be done about it now';
 
 CREATE FUNCTION holdfast.claim_one(x holdfast.execution, p_lock_id bytea, p_ttl_ms bigint, p_owner text, p_processes text, p_verifies boolean, p_here text)
 RETURNS holdfast.claimed LANGUAGE plpgsql VOLATILE
@@ -321,14 +342,14 @@ DECLARE
     a holdfast.answer := holdfast.begin_execution(x.lock, p_lock_id, p_ttl_ms, 0, p_owner, '', 0, p_processes, '', NULL, NULL, false, NULL, x.id,
                                                   NULL, 0, 0, 0, 0, 0, true, p_verifies, p_here, '{}', '{}');
 BEGIN
-    RETURN ROW(CASE a.code WHEN 0 THEN p_lock_id END, a.now_ms, a.ready,
+    RETURN ROW(CASE a.code WHEN 0 THEN p_lock_id END, a.now_ms, a.ready, a.took,
                CASE a.code WHEN 0 THEN a.execution WHEN 100 THEN x END)::holdfast.claimed;
 END $$;
 COMMENT ON FUNCTION holdfast.claim_one IS 'Claim this execution by begin_execution; without a token where the caller must look at a process first';
 
 CREATE FUNCTION holdfast.claimed_before(p_lock_ids bytea[]) RETURNS SETOF holdfast.claimed LANGUAGE sql STABLE
 AS $$
-    SELECT l.lock_id, holdfast.ms(l.locked_at), 0, x
+    SELECT l.lock_id, holdfast.ms(l.locked_at), 0, l.took, x
       FROM holdfast.execution AS x
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE name = x.lock ORDER BY fence DESC LIMIT 1) AS l
      WHERE x.state = 'RUNNING' AND l.execution_id = x.id AND l.lock_id = ANY (p_lock_ids)
@@ -341,6 +362,8 @@ AS $$
 DECLARE
     now     timestamptz := holdfast.clock();
     wanted  integer := p_max;
+    asked   integer;
+    limited boolean;
     unused  bytea[] := p_lock_ids;
     passed  bigint[] := '{}';
     seqs    bigint[];
@@ -355,14 +378,16 @@ BEGIN
         END IF;
     END IF;
     PERFORM holdfast.commit_durably();
+    -- All that this may concern, in their order and before any row: two claims never wait crosswise.
+    PERFORM holdfast.limit_workflow(g.workflow, 1)
+       FROM (SELECT DISTINCT workflow FROM holdfast.workgroups(p_workflows) WHERE concurrency > 0 ORDER BY workflow) AS g;
     WHILE wanted > 0 LOOP
-        seqs := holdfast.take_due(p_workflows, p_verifies, now, least(wanted, 128), passed);
+        asked := least(wanted, 128);
+        seqs := holdfast.take_due(p_workflows, p_verifies, now, asked, passed);
         EXIT WHEN cardinality(seqs) = 0;
         closer := seqs;
-        IF EXISTS (SELECT FROM holdfast.execution WHERE seq = ANY (seqs) AND concurrency > 0) THEN
-            PERFORM holdfast.limit_workflow(w.workflow, 1)
-               FROM (SELECT DISTINCT workflow FROM holdfast.execution WHERE seq = ANY (seqs) AND concurrency > 0 ORDER BY workflow) AS w;
-        ELSE
+        limited := EXISTS (SELECT FROM holdfast.execution WHERE seq = ANY (seqs) AND concurrency > 0);
+        IF NOT limited THEN
             closer := '{}';
             FOR c IN SELECT * FROM holdfast.claim_free(seqs, unused, p_ttl_ms, p_owner, p_processes, now, p_here) LOOP
                 IF c.lock_id IS NULL THEN
@@ -375,13 +400,18 @@ BEGIN
             END LOOP;
         END IF;
         FOR x IN SELECT e.* FROM unnest(closer) WITH ORDINALITY AS s(seq, at) JOIN holdfast.execution AS e USING (seq) ORDER BY s.at LOOP
+            CONTINUE WHEN holdfast.is_hopeless(x);
             c := holdfast.claim_one(x, unused[1], p_ttl_ms, p_owner, p_processes, p_verifies, p_here);
             wanted := wanted - ((c.execution).id IS NOT NULL)::integer;
             unused := array_remove(unused, c.lock_id);
             IF (c.execution).id IS NOT NULL OR c.ready > 0 THEN
                 RETURN NEXT c;
             END IF;
+            IF limited AND c.lock_id IS NULL AND (c.execution).id IS NOT NULL THEN
+                RETURN; -- whether the next one may run depends on this one
+            END IF;
         END LOOP;
+        EXIT WHEN cardinality(seqs) < asked;
         IF wanted > 0 THEN -- who could not be had for now is not looked at again
             passed := passed || ARRAY(SELECT seq FROM holdfast.execution WHERE seq = ANY (seqs) AND state = 'PENDING' AND NOT parked);
         END IF;

@@ -31,6 +31,27 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.is_full IS 'Has the workflow of what is to be begun as many RUNNING ones as it may?';
 
+-- From priority to priority; whom others are about to claim is left to them.
+CREATE FUNCTION holdfast.park_due(p_name text, p_now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    rank integer;
+    n    integer := 0;
+    got  integer;
+BEGIN
+    SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked;
+    WHILE rank IS NOT NULL AND n < 1000 LOOP
+        UPDATE holdfast.execution SET parked = true
+         WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.execution
+                                 WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority = rank AND run_at <= p_now
+                                 ORDER BY run_at, seq LIMIT 1000 - n FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS got = ROW_COUNT;
+        n := n + got;
+        SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority < rank;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.park_due IS 'Park what else of this lock is due, in its order, at most 1000: it would only find out the same';
+
 CREATE FUNCTION holdfast.park(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -40,13 +61,14 @@ BEGIN
     IF l.lock_id IS NOT NULL AND NOT x.parked AND x.run_at <= t.now THEN
         x.parked := true;
         PERFORM holdfast.keep_execution(x);
+        PERFORM holdfast.park_due(l.name, t.now);
         t.found := x;
         l.parked := true;
         t.row := l;
     END IF;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.park IS 'A claim found its lock held: it is not looked at again before that is free';
+COMMENT ON FUNCTION holdfast.park IS 'A claim found its lock held: it is not looked at again before that is free, nor are the others';
 
 -- ---- without a lease
 
@@ -346,7 +368,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.plain_due IS 'The first that are due of those that concern no limit and need not be verified';
 
-CREATE FUNCTION holdfast.group_due(p_workflow text, p_concurrency integer, p_to_verify boolean, p_now timestamptz, p_max bigint, p_capped boolean) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
+CREATE FUNCTION holdfast.group_due(p_workflow text, p_concurrency integer, p_to_verify boolean, p_now timestamptz, p_max bigint) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     rank    integer;
@@ -359,8 +381,6 @@ BEGIN
           FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = p_workflow LIMIT p_concurrency) AS those;
         IF running >= p_concurrency THEN
             RETURN;
-        ELSIF p_capped THEN
-            p_max := least(p_max, p_concurrency - running);
         END IF;
     END IF;
     SELECT max(priority) INTO rank FROM holdfast.execution
@@ -377,7 +397,7 @@ BEGIN
            AND priority < rank;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION holdfast.group_due IS 'The first that are due of a workflow with this limit; none where so many run already. Capped: no more than may run';
+COMMENT ON FUNCTION holdfast.group_due IS 'The first that are due of a workflow with this limit; none where so many run already';
 
 CREATE TYPE holdfast.workgroup AS (
     workflow    text,
@@ -421,7 +441,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.workgroups IS 'What is ready of these workflows; NULL: of any, without what concerns no limit and need not be verified';
 
-CREATE FUNCTION holdfast.due_places(p_workflows text[], p_verifies boolean, p_now timestamptz, p_max bigint, p_capped boolean) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
+CREATE FUNCTION holdfast.due_places(p_workflows text[], p_verifies boolean, p_now timestamptz, p_max bigint) RETURNS SETOF holdfast.place LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     g holdfast.workgroup;
@@ -431,7 +451,7 @@ BEGIN
     END IF;
     FOR g IN SELECT * FROM holdfast.workgroups(p_workflows) LOOP
         IF p_verifies OR NOT g.to_verify THEN
-            RETURN QUERY SELECT * FROM holdfast.group_due(g.workflow, g.concurrency, g.to_verify, p_now, p_max, p_capped);
+            RETURN QUERY SELECT * FROM holdfast.group_due(g.workflow, g.concurrency, g.to_verify, p_now, p_max);
         END IF;
     END LOOP;
 END $$;
@@ -442,7 +462,7 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
 AS $$
 BEGIN
     RETURN QUERY
-        SELECT x.* FROM (SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, holdfast.clock(), p_skip + p_limit, false) AS p
+        SELECT x.* FROM (SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, holdfast.clock(), p_skip + p_limit) AS p
                           ORDER BY p.priority DESC, p.run_at, p.seq OFFSET p_skip LIMIT p_limit) AS first
           JOIN holdfast.execution AS x USING (seq)
          ORDER BY x.priority DESC, x.run_at, x.seq;
