@@ -91,6 +91,16 @@ struct hf_store_ops {
                     char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
     /*
+     * Take up to due->limit of those, in one transaction, as acquires with `claim` and otherwise like
+     * `like` would; never two of one lock. `tokens`: as many, of which each answer's lease has one.
+     * Fewer answers than asked for: there are no more; some may be refusals. `again`: the same call
+     * had an unknown outcome. NULL: by due() and apply().
+     */
+    int (*claim)(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
+                 const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,
+                 struct hf_error *err);
+
+    /*
      * As hf_prune() has it, both NULL where it is not done: note rules; and remove at most `max` from
      * `place` on, which is moved behind what has been seen to; to the beginning after the last. `prune`
      * is a short transaction, and looks at a bounded number of workflows by their index.

@@ -135,33 +135,28 @@ static void check_sleeper(size_t n_ready, const char *what)
 
 /* ---- playing, on ---------------------------------------------------------------------------- */
 
-static void play(int name)
+/* Play these to both, and compare. */
+static void play_requests(struct hf_store *store, const struct hf_request *asked, size_t n)
 {
-    struct hf_store *store = h.handles[chance(HANDLES)];
-    struct hf_request asked[BATCH_MAX];
     static struct hf_answer of_model[BATCH_MAX], of_store[BATCH_MAX];
+    struct hf_request translated[BATCH_MAX];
     struct hf_error error;
     char what[HF_MESSAGE_MAX];
-    size_t n = chance(8) ? 1 : 1 + (size_t)chance(BATCH_MAX);
-    make_room(name);
     for (size_t i = 0; i < n; i++) {
-        asked[i] = make_request(name);
-        watch_before_asking(store, &asked[i], name);
+        translated[i] = asked[i];
+        translated[i].fence = fence_of_store(&h.fences[name_index(asked[i].name)], asked[i].fence);
     }
-    struct hf_request translated[BATCH_MAX];
-    memcpy(translated, asked, sizeof asked);
-    for (size_t i = 0; i < n; i++)
-        translated[i].fence = fence_of_store(&h.fences[name], asked[i].fence);
     describe(&asked[0], what, sizeof what);
     int r = store->ops->apply(store, translated, n, of_store, &error);
     if (r < 0)
         give_up(what, error.message);
-    struct comparison c = {.fences = &h.fences[name],
-                           .tolerance_ms = h.real_clock ? EDGE_MS : 0,
-                           .without_turns = !h.has_turns,
-                           .without_executions = !h.has_executions};
     size_t n_ready = 0;
     for (size_t i = 0; i < n; i++) {
+        int name = name_index(asked[i].name);
+        struct comparison c = {.fences = &h.fences[name],
+                               .tolerance_ms = h.real_clock ? EDGE_MS : 0,
+                               .without_turns = !h.has_turns,
+                               .without_executions = !h.has_executions};
         describe(&asked[i], what, sizeof what);
         model_apply(h.model, &asked[i], &of_model[i]);
         n_ready += count_calls();
@@ -172,6 +167,151 @@ static void play(int name)
             check_fence(&of_model[i].execution, &of_store[i].execution, what);
     }
     check_sleeper(n_ready, what);
+}
+
+static void play(int name)
+{
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    struct hf_request asked[BATCH_MAX];
+    size_t n = chance(8) ? 1 : 1 + (size_t)chance(BATCH_MAX);
+    make_room(name);
+    for (size_t i = 0; i < n; i++) {
+        asked[i] = make_request(name);
+        watch_before_asking(store, &asked[i], name);
+    }
+    play_requests(store, asked, n);
+}
+
+static void play_many(void)
+{
+    struct hf_request asked[BATCH_MAX];
+    for (int name = 0; name < NAMES; name++)
+        make_room(name);
+    size_t n = make_many(asked);
+    play_requests(h.handles[chance(HANDLES)], asked, n);
+}
+
+/* ---- claiming ------------------------------------------------------------------------------- */
+
+enum { CLAIM_MAX = 4 };
+
+struct claim {
+    struct hf_due due;
+    struct hf_request like;
+    struct hf_answer granted[CLAIM_MAX]; /* by the store */
+    size_t n;
+    char tokens[CLAIM_MAX][HF_UUID_LEN + 1];
+};
+
+static void new_token(char ret[HF_UUID_LEN + 1])
+{
+    static unsigned long long made;
+    snprintf(ret, HF_UUID_LEN + 1, "%08llx-0000-4000-b000-%012llx",
+             (unsigned long long)(h.seed & 0xffffffff), ++made);
+}
+
+/* As hf_claim() does: until it has all that it wants, or no more come. */
+static void claim_of_store(struct hf_store *store, struct claim *c)
+{
+    struct hf_due due = c->due;
+    struct hf_answer answers[CLAIM_MAX];
+    struct hf_error error;
+    size_t n, useful;
+    do {
+        const char *tokens[CLAIM_MAX];
+        due.limit = c->due.limit - c->n;
+        for (size_t i = 0; i < due.limit; i++) {
+            new_token(c->tokens[i]);
+            tokens[i] = c->tokens[i];
+        }
+        if (store->ops->claim(store, &due, &c->like, tokens, false, answers, &n, &error) < 0)
+            give_up("claim", error.message);
+        useful = 0;
+        for (size_t i = 0; i < n; i++) {
+            useful += answers[i].code == 0 || answers[i].execution.parked;
+            if (answers[i].code == 0)
+                c->granted[c->n++] = answers[i];
+        }
+    } while (n == due.limit && useful && c->n < c->due.limit);
+}
+
+/* What the store has granted for this execution, or NULL. */
+static const struct hf_answer *granted_for(const struct claim *c, const char *id)
+{
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->granted[i].execution.id, id) == 0)
+            return &c->granted[i];
+    return NULL;
+}
+
+/* One that is due: the model must grant it exactly where the store has. False: it is in the way. */
+static bool claim_one(const struct claim *c, const struct hf_execution *x, size_t *n, size_t *ready)
+{
+    const struct hf_answer *of_store = granted_for(c, x->id);
+    struct hf_request req = c->like;
+    struct hf_answer answer;
+    char token[HF_UUID_LEN + 1];
+    int name = name_index(x->lock);
+    new_token(token);
+    req.name = names[name];
+    req.execution_id = x->id;
+    req.token = of_store ? of_store->lease.token : token;
+    model_apply(h.model, &req, &answer);
+    *ready += h.model->n_ready;
+    if ((answer.code == 0) != (of_store != NULL))
+        give_up(x->id, of_store ? "it should not have been claimed" : "it was not claimed");
+    if (!of_store)
+        return answer.execution.parked || answer.code != -HF_HELD;
+    struct comparison cmp = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    compare_answers(&cmp, &answer, of_store);
+    check(&cmp, "claim");
+    check_fence(&answer.execution, &of_store->execution, "claim");
+    make_room(name);
+    add_worker(name, of_store->lease.token, x->id);
+    (*n)++;
+    return true;
+}
+
+static void claim_of_model(const struct claim *c)
+{
+    struct hf_due due = c->due;
+    struct hf_execution found[CLAIM_MAX];
+    size_t n = 0, ready = 0, n_found;
+    do {
+        due.limit = c->due.limit - n;
+        n_found = model_due(h.model, &due, found);
+        for (size_t i = 0; i < n_found; i++)
+            due.skip += !claim_one(c, &found[i], &n, &ready);
+    } while (n_found == due.limit && n < c->due.limit);
+    if (n != c->n)
+        give_up("claim", "more were claimed than are due");
+    check_sleeper(ready, "claim");
+}
+
+static void play_claim(void)
+{
+    const char *workflows[] = {names[0], names[1], SHARED_WORKFLOW};
+    static const int64_t ttls[] = {1000, 7000, 60000};
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    struct claim c = {.due = {.workflows = workflows,
+                              .n_workflows = chance(2) ? 0 : (size_t)chance(4),
+                              .wall_ms = h.model->now_ms + h.model->wall_offset_ms,
+                              .verifies = chance(2),
+                              .limit = 1 + (size_t)chance(CLAIM_MAX)},
+                      .like = {.op = HF_OP_ACQUIRE,
+                               .claim = true,
+                               .owner = "worker",
+                               .ttl_ms = h.real_clock ? 2000 : PICK(ttls)}};
+    int process = (int)chance(PROCESSES);
+    if (!store->ops->claim)
+        return;
+    c.like.verifies = c.due.verifies;
+    if (chance(2) && h.processes[process] > 0) {
+        c.like.bound[0] = h.processes[process];
+        c.like.n_bound = 1;
+    }
+    claim_of_store(store, &c);
+    claim_of_model(&c);
 }
 
 static void move_clock(int name)
@@ -283,8 +423,12 @@ static void play_history(void)
         int name = (int)chance(NAMES);
         int64_t dice = chance(100);
         pass_time(0);
-        if (dice < 80)
+        if (dice < 68)
             play(name);
+        else if (dice < 75)
+            play_many();
+        else if (dice < 80)
+            play_claim();
         else if (dice < 92)
             move_clock(name);
         else if (dice < 94)

@@ -236,7 +236,7 @@ static int take_results(struct hf_pg_task **tasks, size_t n, PGresult **results,
         if (!results[i] || hf_pq.PQntuples(results[i]) != 1)
             return hf_fail(err, HF_INTERNAL, "holdfast's function answered no row for %s",
                            tasks[i]->req->name);
-        hf_pg_take_row(results[i], 0, &row);
+        hf_pg_take_row(hf_pg_open_composite(results[i], 0), &row);
         if (row.code != LOOK) {
             row.lock.ended = hf_op_is_read(tasks[i]->req->op) && row.execution_id[0] &&
                              row.execution.state != HF_RUNNING;
@@ -253,8 +253,8 @@ static int take_results(struct hf_pg_task **tasks, size_t n, PGresult **results,
 static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n,
                       struct hf_pg_fault *fault, struct hf_error *err)
 {
-    struct hf_pg_statement statements[HF_PG_MANY_MAX];
-    PGresult *results[HF_PG_MANY_MAX];
+    struct hf_pg_statement statements[HF_PG_PIPELINE_MAX];
+    PGresult *results[HF_PG_PIPELINE_MAX];
     bool changes = false, durable = false;
     uint32_t ready = 0;
     size_t i = 0;
@@ -311,32 +311,38 @@ int hf_pg_finish_alone(struct hf_postgres *s, struct hf_pg_task *t, struct hf_er
     return 0;
 }
 
-/* The same for a batch: what goes wrong with one must not keep the others from being answered. */
-int hf_pg_finish_all(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
-                     struct hf_error *err)
+/* One by one, so that what is wrong with one of them is only its own. */
+static int finish_each(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n,
+                       struct hf_error *err)
 {
-    struct hf_pg_task *open[HF_PG_MANY_MAX];
-    struct hf_pg_fault fault;
-    size_t n_open;
-    int r = 0;
-    do {
-        n_open = 0;
-        for (size_t i = 0; i < n; i++)
-            if (!tasks[i].done)
-                open[n_open++] = &tasks[i];
-        r = n_open ? send_tasks(s, open, n_open, &fault, err) : 0;
-    } while (r >= 0 && n_open);
-    if (r >= 0 || !fault.sqlstate[0])
-        return r;
-    for (size_t i = 0; i < n_open; i++) {
-        r = hf_pg_finish_alone(s, open[i], err);
+    for (size_t i = 0; i < n; i++) {
+        int r = hf_pg_finish_alone(s, tasks[i], err);
         if (r == -HF_UNKNOWN)
             return r;
         if (r < 0)
-            *open[i]->answer = (struct hf_answer){.code = r};
-        open[i]->done = true;
+            *tasks[i]->answer = (struct hf_answer){.code = r};
+        tasks[i]->done = true;
     }
     return 0;
+}
+
+int hf_pg_finish_all(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
+                     struct hf_error *err)
+{
+    struct hf_pg_task *open[HF_PG_PIPELINE_MAX];
+    size_t n_open;
+    int r = 0;
+    do {
+        struct hf_pg_fault fault = {0};
+        n_open = 0;
+        for (size_t i = 0; i < n && n_open < HF_PG_PIPELINE_MAX; i++)
+            if (!tasks[i].done)
+                open[n_open++] = &tasks[i];
+        r = n_open ? send_tasks(s, open, n_open, &fault, err) : 0;
+        if (r < 0 && fault.sqlstate[0])
+            r = finish_each(s, open, n_open, err);
+    } while (r >= 0 && n_open);
+    return r;
 }
 
 /* ---- one alone ------------------------------------------------------------------------------ */

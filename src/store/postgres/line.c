@@ -39,7 +39,7 @@ int hf_pg_apply_line(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
         return r != -HF_UNKNOWN && fault.sqlstate[0] ? 0 : r;
     if (hf_pq.PQntuples(result) == (int)n)
         for (size_t i = 0; i < n; i++) {
-            hf_pg_take_row(result, (int)i, &row);
+            hf_pg_take_row(hf_pg_open_composite(result, (int)i), &row);
             hf_pg_fill_answer(&row, tasks[i].req, tasks[i].answer);
             tasks[i].done = true;
         }

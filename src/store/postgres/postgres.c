@@ -171,6 +171,7 @@ const struct hf_store_ops hf_postgres_store = {
     .execution_data = hf_pg_execution_data,
     .executions = hf_pg_executions,
     .due = hf_pg_due,
+    .claim = hf_pg_claim,
     .last_key = hf_pg_last_key,
     .retain = hf_pg_retain,
     .prune = hf_pg_prune,

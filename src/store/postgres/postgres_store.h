@@ -19,7 +19,7 @@
  *     look.c        list, events, totals
  *     retention.c   how long executions are kept, and which one is the last of its kind
  *     executions.c  executions in requests and answers; lists of them, their data
- *     turns.c       which executions are due; workers that sleep until one is
+ *     turns.c       which executions are due, and claims of them; workers that sleep until one is
  *     tokens.c      the service's tokens
  *     migrate.c     the schema, what it needs, and cautions
  *
@@ -188,7 +188,7 @@ void hf_pg_clear(PGresult **results, size_t n);
 
 /* ---- many rows as parameters (columns.c) ---------------------------------------------------- */
 
-enum { HF_PG_COLUMNS_MAX = 12 };
+enum { HF_PG_COLUMNS_MAX = 13 };
 
 /*
  * Arrays to be unnested. The columns are letters: t text, b bytea, l bigint, i integer, o boolean, u
@@ -263,22 +263,8 @@ enum { HF_PG_PROCESSES_MAX = 160 };
 void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
 void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
 
-/* ---- many at once (many.c) ------------------------------------------------------------------ */
-
-enum { HF_PG_MANY_MIN = 3, HF_PG_MANY_MAX = 128 };
-
-/* An acquire that does not wait and has no key, or a release that names its fence and no outcome. */
-struct hf_pg_simple {
-    const struct hf_request *req;
-    const struct hf_lock_id *id;
-    const char *processes;
-    bool done; /* granted, or given back; else nothing has happened to it */
-    int64_t fence, now_ms;
-};
-
-/* Try them together, sorted by name; each name once. */
-int hf_pg_apply_simple(struct hf_postgres *s, struct hf_pg_simple *all, size_t n,
-                       struct hf_error *err);
+/* How many requests are looked at together; how many must be alike to go in one statement. */
+enum { HF_PG_MANY_MAX = 512, HF_PG_MANY_MIN = 3, HF_PG_PIPELINE_MAX = 128 };
 
 /* ---- what the vtable points at -------------------------------------------------------------- */
 
@@ -305,6 +291,10 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
 
 /* ---- answers (answer.c) --------------------------------------------------------------------- */
 
+/* "REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER"; `ret` is untouched without one. */
+enum { HF_PG_TOOK_MAX = HF_OWNER_MAX + 200 };
+void hf_pg_parse_takeover(const char *text, struct hf_takeover *ret);
+
 /* holdfast.answer, in the order of its columns. */
 struct hf_pg_row {
     int code;
@@ -315,13 +305,13 @@ struct hf_pg_row {
     struct hf_pg_lock lock;
     struct hf_lock_id id;
     char owner[HF_OWNER_MAX + 1], note[HF_NOTE_MAX + 1], execution_id[HF_UUID_LEN + 1];
-    char took[HF_OWNER_MAX + 200];
+    char took[HF_PG_TOOK_MAX];
     bool has_holder;
     char look[4096];
     uint32_t ready;                /* so many executions were made so */
     struct hf_execution execution; /* its id is empty: there is none */
 };
-void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret);
+void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret);
 void hf_pg_fill_answer(const struct hf_pg_row *row, const struct hf_request *req,
                        struct hf_answer *answer);
 
@@ -350,6 +340,10 @@ int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct
 
 /* After the commit: so many executions have become ready. Best effort: workers poll too. */
 void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);
+
+int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
+                const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,
+                struct hf_error *err);
 
 /* ---- retention (retention.c) ------------------------------------------------------------------ */
 
