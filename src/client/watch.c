@@ -85,14 +85,19 @@ void hf_watch_close(struct hf_watch *w)
     free(w);
 }
 
+static int fail_unable(const struct hf *hf, struct hf_error *err)
+{
+    return hf_fail(err, HF_UNSUPPORTED, "%s can't wake waiters; ask again from time to time",
+                   hf_url(hf));
+}
+
 int hf_watch_open(struct hf *hf, struct hf_watch **ret, struct hf_error *err)
 {
     int r = hf_check_handle(hf, err);
     if (r < 0)
         return r;
     if (!hf->store->ops->share)
-        return hf_fail(err, HF_UNSUPPORTED, "%s can't wake waiters; ask again from time to time",
-                       hf_url(hf));
+        return fail_unable(hf, err);
     struct hf_watch *w = calloc(1, sizeof *w);
     if (!w)
         return hf_fail(err, HF_NOMEM, "out of memory");
@@ -105,6 +110,8 @@ int hf_watch_open(struct hf *hf, struct hf_watch **ret, struct hf_error *err)
         r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't watch %s", hf_url(hf));
     else
         r = hf->store->ops->watch(hf->store, "", &w->channel, &w->channel_fd, err);
+    if (r >= 0 && w->channel_fd < 0) /* as things are: a pooler is between */
+        r = fail_unable(hf, err);
     struct epoll_event event = {.events = EPOLLIN};
     if (r >= 0 && epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, w->channel_fd, &event) < 0)
         r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't watch %s", hf_url(hf));

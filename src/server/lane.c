@@ -12,6 +12,7 @@
 
 enum {
     BATCH_MAX = 256,
+    NEAR = 8, /* in a queue: as far as the store counts */
     BATCHES = 3 /* one being filled and applied, others on their way back */
 };
 
@@ -86,7 +87,9 @@ static void apply_batch(struct hf *hf, struct batch *b)
                           : apply(hf, &b->asks[i], 1, &b->answers[i], &b->err);
     for (size_t i = 0; i < b->n; i++) {
         struct job *job = b->jobs[i];
+        /* Whoever is far behind need not know who is just ahead, where asking costs a round trip. */
         job->dead_ahead = job->watch && b->codes[i] == 0 && b->answers[i].queued &&
+                          (b->answers[i].ahead < NEAR || hf_is_local(hf)) &&
                           !hf_watch_behind(job->watch, job->ask.name, job->ask.token);
     }
 }

@@ -17,7 +17,7 @@ import urllib.parse
 import jsonschema
 import pytest
 
-from conftest import PATIENCE_S, ROOT, Holdfast, poll
+from conftest import PATIENCE_S, ROOT, Holdfast, on_postgres, poll
 
 with open(os.path.join(ROOT, "src/server/openapi.json")) as file:
     OPENAPI = json.load(file)
@@ -193,12 +193,20 @@ def quoted(name):
     return urllib.parse.quote(name, safe="")
 
 
+# What depends on how the engine wakes, or keeps the service's own records.
+on_each_engine = pytest.mark.parametrize("api", ["sqlite", "postgres"], indirect=True)
+
+
 @pytest.fixture
-def api(tmp_path):
-    """The program on a sqlite store, without a service."""
-    holdfast = Holdfast(f"sqlite:{tmp_path}/store.db", tmp_path)
+def api(request, tmp_path):
+    """The program on a sqlite store (or as on_each_engine says), without a service."""
+    engine = getattr(request, "param", "sqlite")
+    urls = on_postgres(request) if engine == "postgres" else iter([f"sqlite:{tmp_path}/store.db"])
+    holdfast = Holdfast(next(urls), tmp_path)
     yield holdfast
     holdfast.close()
+    for _ in urls:
+        pass
 
 
 @pytest.fixture

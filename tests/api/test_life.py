@@ -12,7 +12,7 @@ import http.client
 
 import pytest
 
-from api_helpers import Service, UnixConnection, Answer, api, make_service, run_tool, service  # noqa: F401
+from api_helpers import Service, UnixConnection, Answer, api, make_service, on_each_engine, run_tool, service  # noqa: F401
 from conftest import PATIENCE_S, poll
 
 
@@ -60,7 +60,20 @@ def test_a_unix_socket_is_for_its_user(api, tmp_path):
 # ---- tokens -----------------------------------------------------------------------------------
 
 
-def test_tokens(api, make_service):
+def kept_by(api, request):
+    """All that the store has on disk, in whatever form."""
+    if api.scheme == "sqlite":
+        with open(f"{api.tmp_path}/store.db", "rb") as db:
+            return db.read()
+    database = api.url.rsplit("/", 1)[1]
+    server = request.getfixturevalue("shared_postgres")
+    kept = server.run(f"{server.bin}/pg_dump", "-h", server.sockets, "-p", str(server.port), "-U", "postgres", database)
+    assert "COPY holdfast.api_token" in kept
+    return kept.encode()
+
+
+@on_each_engine
+def test_tokens(api, make_service, request):
     all_of_it = api.json("token", "create", "--allow", "locks:read,locks:write,locks:force,events:read,metrics:read")
     narrow = api.json("token", "create", "--allow", "locks:write", "--prefix", "nightly/", "--note", "cron")
     assert api("token", "create", "--allow", "locks:everything").returncode == 64
@@ -85,12 +98,12 @@ def test_tokens(api, make_service):
     assert api("token", "revoke", narrow["id"]).returncode == 65
     poll(lambda: service.post("/v1/locks/nightly%2Fy").status == 401)
     # Neither the store nor the log knows it.
-    with open(f"{api.tmp_path}/store.db", "rb") as db:
-        assert all_of_it["token"].encode() not in db.read()
+    assert all_of_it["token"].encode() not in kept_by(api, request)
     service.stop()
     assert not any(all_of_it["token"] in line or lease["token"] in line for line in service.log)
 
 
+@on_each_engine
 def test_prefix_of_a_token_narrows_lists(api, make_service):
     token = api.json("token", "create", "--allow", "locks:read,events:read,locks:write", "--prefix", "mine/")["token"]
     service = make_service()
@@ -102,6 +115,7 @@ def test_prefix_of_a_token_narrows_lists(api, make_service):
     service.get("/v1/locks?prefix=other").problem(403, "FORBIDDEN")
 
 
+@on_each_engine
 def test_an_expired_token(api, make_service):
     token = api.json("token", "create", "--allow", "locks:read", "--expires", "1ms")["token"]
     service = make_service("--require-token")

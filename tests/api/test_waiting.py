@@ -9,8 +9,10 @@ import uuid
 
 import pytest
 
-from api_helpers import api, make_service, service  # noqa: F401
+from api_helpers import api, make_service, on_each_engine, service  # noqa: F401
 from conftest import PATIENCE_S, poll
+
+pytestmark = on_each_engine
 
 
 def waiters(service, name):
@@ -175,3 +177,24 @@ def test_two_services_on_one_store(api, service, make_service):
     poll(lambda: waiters(service, "a") == 1)
     release(service, lease)
     assert waiting.join().ok()["fence"] > lease["fence"]
+
+
+def test_on_postgres_all_waits_are_woken_through_one_connection(api, service, request):
+    if api.scheme != "postgres":
+        pytest.skip("sqlite has no connections")
+    database = api.url.rsplit("/", 1)[1]
+    ask = lambda sql: request.getfixturevalue("shared_postgres").psql(sql, database)  # noqa: E731
+    listeners = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    lease = service.post("/v1/locks/a").ok()
+    waits = [service.later("POST", "/v1/locks/a", {"wait": "100s"}) for _ in range(12)]
+    poll(lambda: ask("SELECT count(*) FROM holdfast.waiter WHERE channel <> ''") == "12")
+    assert ask(f"SELECT count(*) {listeners}") == "1"
+    # Cut off, it comes back, and all of them ask again.
+    first = ask(f"SELECT pg_terminate_backend(pid), pid {listeners}")
+    poll(lambda: ask(f"SELECT count(*) {listeners} AND pid <> {first.split('|')[1]}") == "1")
+    granted = set()
+    for _ in waits:
+        release(service, lease)
+        lease = poll(lambda: next((w for w in waits if w.done and w not in granted), None))
+        granted.add(lease)
+        lease = lease.join().ok()

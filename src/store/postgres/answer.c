@@ -22,10 +22,11 @@ void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret)
     ret->state = over ? HF_STATE_STALE : HF_STATE_HELD;
 }
 
-void hf_pg_take_row(const PGresult *result, struct hf_pg_row *ret)
+void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret)
 {
-    struct hf_pg_cursor at = hf_pg_open_composite(result, 0);
+    struct hf_pg_cursor at = hf_pg_open_composite(result, row);
     char processes[HF_PG_PROCESSES_MAX];
+    memset(ret, 0, sizeof *ret);
     ret->code = (int)hf_pg_take_int(&at);
     ret->queued = hf_pg_take_bool(&at);
     ret->ahead = (uint32_t)hf_pg_take_int(&at);

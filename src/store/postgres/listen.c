@@ -1,9 +1,11 @@
 /*
  * Being woken. Each handle has one channel and, once somebody waits, one connection that LISTENs
- * there and one thread that reads it. A waiter's descriptor is an eventfd. Behind a pooler a LISTEN
- * would end up on a connection that others share: then nobody is told, and waiters poll.
+ * there and one thread that reads it. A waiter's descriptor is an eventfd; a watch without a name is
+ * a pipe, in which it is told whom it concerns: itself, or one of those that share it. Behind a pooler
+ * a LISTEN would end up on a connection that others share: then nobody is told, and waiters poll.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,13 +21,17 @@ enum {
     CHECK_MS = 5000,       /* a connection that was silent for so long is asked whether it lives */
     RECONNECT_MIN_MS = 50, /* the pause grows to the maximum */
     RECONNECT_MAX_MS = 3000,
-    BUCKETS = 1024
+    UNTOLD_MS = 20, /* a pipe that was full is tried again so soon */
+    BUCKETS = 4096
 };
 
 struct watch {
     struct watch *next;
     struct hf_lock_id id;
-    int fd;
+    int fd; /* an eventfd, or where to write into the pipe; -1: it shares one */
+    bool is_pipe;
+    struct hf_lock_id channel; /* whose pipe it shares */
+    bool untold;               /* the pipe was full */
 };
 
 struct hf_pg_listener {
@@ -34,9 +40,10 @@ struct hf_pg_listener {
     pthread_mutex_t mutex; /* of what follows */
     pthread_mutex_t starting;
     struct watch *watches[BUCKETS]; /* by id */
-    bool running;                   /* there is a thread */
-    bool listening;                 /* the channel may be named in requests */
-    bool no_use;                    /* a pooler is between */
+    size_t n_untold;
+    bool running;   /* there is a thread */
+    bool listening; /* the channel may be named in requests */
+    bool no_use;    /* a pooler is between */
     bool closing;
     int kick_fd; /* wakes the thread when it is to end */
     pthread_t thread;
@@ -128,28 +135,60 @@ static struct watch *take_out(struct hf_pg_listener *l, const struct hf_lock_id 
     struct watch *found = find(l, id), **w = bucket_of(l, id);
     while (*w && *w != found)
         w = &(*w)->next;
-    if (found)
+    if (found) {
         *w = found->next;
+        l->n_untold -= found->untold;
+        found->untold = false;
+    }
     return found;
 }
 
-static void wake(struct hf_pg_listener *l, const struct hf_lock_id *id)
+/* False: it is to be told, and its pipe is full. */
+static bool tell(struct hf_pg_listener *l, const struct watch *w)
+{
+    const struct watch *channel = w->fd < 0 ? find(l, &w->channel) : w;
+    if (!channel)
+        return true;
+    if (!channel->is_pipe) {
+        signal_fd(channel->fd);
+        return true;
+    }
+    return write(channel->fd, &w->id, sizeof w->id) >= 0 || errno != EAGAIN;
+}
+
+static void wake(struct hf_pg_listener *l, struct watch *w)
+{
+    bool was_untold = w->untold;
+    w->untold = !tell(l, w);
+    l->n_untold += (size_t)w->untold - (size_t)was_untold;
+}
+
+static void wake_id(struct hf_pg_listener *l, const struct hf_lock_id *id)
 {
     pthread_mutex_lock(&l->mutex);
     struct watch *w = find(l, id);
     if (w)
-        signal_fd(w->fd);
+        wake(l, w);
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Something may have been missed. */
-static void wake_all(struct hf_pg_listener *l)
+/* Something may have been missed; or only those for whom there was no room. */
+static void wake_all(struct hf_pg_listener *l, bool only_untold)
 {
     pthread_mutex_lock(&l->mutex);
-    for (int i = 0; i < BUCKETS; i++)
+    for (int i = 0; i < BUCKETS && (l->n_untold || !only_untold); i++)
         for (struct watch *w = l->watches[i]; w; w = w->next)
-            signal_fd(w->fd);
+            if (w->untold || !only_untold)
+                wake(l, w);
     pthread_mutex_unlock(&l->mutex);
+}
+
+static bool any_untold(struct hf_pg_listener *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    bool any = l->n_untold > 0;
+    pthread_mutex_unlock(&l->mutex);
+    return any;
 }
 
 static void deliver(struct hf_pg_listener *l)
@@ -157,7 +196,7 @@ static void deliver(struct hf_pg_listener *l)
     struct hf_lock_id id;
     for (PGnotify *note; (note = hf_pq.PQnotifies(l->connection->pg));) {
         if (hf_lock_id_parse(note->extra, &id))
-            wake(l, &id);
+            wake_id(l, &id);
         hf_pq.PQfreemem(note);
     }
 }
@@ -196,7 +235,7 @@ static void reconnect(struct hf_pg_listener *l)
     while (sleep_unless_closed(l, hf_pg_jitter_ms(pause_ms))) {
         if (connect_listener(l, NULL) == 1) {
             set_listening(l, true);
-            wake_all(l);
+            wake_all(l, false);
             return;
         }
         pause_ms = 2 * pause_ms < RECONNECT_MAX_MS ? 2 * pause_ms : RECONNECT_MAX_MS;
@@ -219,8 +258,11 @@ static void *run(void *arg)
     while (!is_closing(l)) {
         struct pollfd fds[] = {{.fd = l->connection->fd, .events = POLLIN},
                                {.fd = l->kick_fd, .events = POLLIN}};
-        int n = poll(fds, 2, CHECK_MS);
-        if (is_closing(l) || (n < 0 && errno == EINTR))
+        bool untold = any_untold(l);
+        int n = poll(fds, 2, untold ? UNTOLD_MS : CHECK_MS);
+        if (untold)
+            wake_all(l, true);
+        if (is_closing(l) || (n < 0 && errno == EINTR) || (n == 0 && untold))
             continue;
         if (!is_well(l, n > 0 && fds[0].revents))
             reconnect(l);
@@ -311,22 +353,39 @@ void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
     pthread_mutex_unlock(&l->mutex);
 }
 
+/* What the waiter polls, and where we write. */
+static int open_descriptors(bool is_pipe, int *ret_fd, int *ret_write_fd)
+{
+    int fds[2];
+    if (!is_pipe) {
+        *ret_fd = *ret_write_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        return *ret_fd;
+    }
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return -1;
+    *ret_fd = fds[0];
+    *ret_write_fd = fds[1];
+    return 0;
+}
+
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err)
 {
     struct hf_pg_listener *l = hf_postgres_of(store)->listener;
+    int fd;
     *ret_fd = -1;
     if (!start_listening(l))
         return 0;
     struct watch *w = calloc(1, sizeof *w);
-    int fd = w ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
-    if (fd < 0) {
+    if (!w)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    w->id = *id;
+    w->is_pipe = !*name;
+    if (open_descriptors(w->is_pipe, &fd, &w->fd) < 0) {
         int saved_errno = errno;
         free(w);
         return hf_fail_errno(err, HF_UNAVAILABLE, saved_errno, "can't wait for %s", name);
     }
-    w->id = *id;
-    w->fd = fd;
     pthread_mutex_lock(&l->mutex);
     add(l, w);
     pthread_mutex_unlock(&l->mutex);
@@ -341,6 +400,8 @@ void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_loc
     pthread_mutex_lock(&l->mutex);
     struct watch *w = take_out(l, id);
     pthread_mutex_unlock(&l->mutex);
+    if (w && w->is_pipe)
+        close(w->fd);
     free(w);
     close(fd);
 }
@@ -357,4 +418,31 @@ int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
     }
     pthread_mutex_unlock(&l->mutex);
     return w ? 0 : -HF_UNSUPPORTED;
+}
+
+int hf_pg_share(struct hf_store *store, const struct hf_lock_id *id,
+                const struct hf_lock_id *channel, struct hf_error *err)
+{
+    struct hf_pg_listener *l = hf_postgres_of(store)->listener;
+    struct watch *w = calloc(1, sizeof *w);
+    if (!w)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    *w = (struct watch){.id = *id, .fd = -1, .channel = *channel};
+    pthread_mutex_lock(&l->mutex);
+    bool is_new = !find(l, id);
+    if (is_new)
+        add(l, w);
+    pthread_mutex_unlock(&l->mutex);
+    if (!is_new)
+        free(w);
+    return 0;
+}
+
+void hf_pg_unshare(struct hf_store *store, const struct hf_lock_id *id)
+{
+    struct hf_pg_listener *l = hf_postgres_of(store)->listener;
+    pthread_mutex_lock(&l->mutex);
+    struct watch *w = take_out(l, id);
+    pthread_mutex_unlock(&l->mutex);
+    free(w);
 }

@@ -177,5 +177,10 @@ const struct hf_store_ops hf_postgres_store = {
     .watch = hf_pg_watch,
     .unwatch = hf_pg_unwatch,
     .rewatch = hf_pg_rewatch,
+    .share = hf_pg_share,
+    .unshare = hf_pg_unshare,
     .ahead = hf_pg_ahead,
+    .token_add = hf_pg_token_add,
+    .token_remove = hf_pg_token_remove,
+    .token_list = hf_pg_token_list,
 };

@@ -8,13 +8,17 @@
  *     connection.c  connections and their deadlines, the pool
  *     exchange.c    statements sent and answered in one round trip; what is tried again
  *     fault.c       what errors mean: SQLSTATE -> code and advice
- *     call.c        requests -> calls; batches
+ *     call.c        requests -> calls
+ *     batch.c       many requests: in what order, and together where they can be
  *     answer.c      rows -> answers
+ *     columns.c     many rows as parameters
  *     many.c        the simple ones of a batch, in one statement
+ *     line.c        those who wait for one name, in one statement
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
  *     executions.c  executions in requests and answers; lists of them, their data, what is due
+ *     tokens.c      the service's tokens
  *     migrate.c     the schema, what it needs, and cautions
  *
  * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
@@ -152,8 +156,9 @@ void hf_pg_bind_bool(struct hf_pg_statement *st, bool value);
 void hf_pg_bind_bytes(struct hf_pg_statement *st, const void *bytes, size_t n); /* none: NULL */
 
 enum { HF_PG_BOOL = 16, HF_PG_BYTEA = 17, HF_PG_INT8 = 20, HF_PG_INT4 = 23, HF_PG_TEXT = 25 };
-enum { HF_PG_BYTEA_ARRAY = 1001, HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
-enum { HF_PG_UUID = 2950 };
+enum { HF_PG_BOOL_ARRAY = 1000, HF_PG_BYTEA_ARRAY = 1001, HF_PG_INT4_ARRAY = 1007 };
+enum { HF_PG_TEXT_ARRAY = 1009, HF_PG_INT8_ARRAY = 1016 };
+enum { HF_PG_UUID = 2950, HF_PG_UUID_ARRAY = 2951 };
 
 /*
  * Send `n` statements in one round trip and one transaction; ret[i] is the i-th one's result, to be
@@ -179,7 +184,30 @@ enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_
 
 void hf_pg_clear(PGresult **results, size_t n);
 
-/* ---- columns (exchange.c) ------------------------------------------------------------------- */
+/* ---- many rows as parameters (columns.c) ---------------------------------------------------- */
+
+enum { HF_PG_COLUMNS_MAX = 12 };
+
+/*
+ * Arrays to be unnested. The columns are letters: t text, b bytea, l bigint, i integer, o boolean, u
+ * uuid. Begin, put the values row by row, bind, and clear it after the exchange.
+ */
+struct hf_pg_columns {
+    const char *letters;
+    struct hf_buf of[HF_PG_COLUMNS_MAX];
+    size_t at; /* which column is next */
+};
+void hf_pg_columns_begin(struct hf_pg_columns *c, const char *letters, size_t n_rows);
+void hf_pg_columns_clear(struct hf_pg_columns *c);
+void hf_pg_put_null(struct hf_pg_columns *c);
+void hf_pg_put_bytes(struct hf_pg_columns *c, const void *bytes, size_t n);
+void hf_pg_put_text(struct hf_pg_columns *c, const char *text); /* NULL: '' */
+void hf_pg_put_int(struct hf_pg_columns *c, int64_t value);     /* l, i, o */
+void hf_pg_put_uuid(struct hf_pg_columns *c, const char *text); /* NULL: NULL */
+int hf_pg_bind_columns(struct hf_pg_statement *st, const struct hf_pg_columns *c,
+                       struct hf_error *err);
+
+/* ---- results (exchange.c) ------------------------------------------------------------------- */
 
 struct hf_pg_cursor {
     const PGresult *result;
@@ -290,7 +318,7 @@ struct hf_pg_row {
     char look[4096];
     struct hf_execution execution; /* its id is empty: there is none */
 };
-void hf_pg_take_row(const PGresult *result, struct hf_pg_row *ret);
+void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret);
 void hf_pg_fill_answer(const struct hf_pg_row *row, const struct hf_request *req,
                        struct hf_answer *answer);
 
@@ -334,5 +362,14 @@ int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_i
 void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int fd);
 int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
                   const struct hf_lock_id *to);
+int hf_pg_share(struct hf_store *store, const struct hf_lock_id *id,
+                const struct hf_lock_id *channel, struct hf_error *err);
+void hf_pg_unshare(struct hf_store *store, const struct hf_lock_id *id);
+
+/* ---- the service's tokens (tokens.c) -------------------------------------------------------- */
+
+int hf_pg_token_add(struct hf_store *store, const struct hf_api_token *token, struct hf_error *err);
+int hf_pg_token_remove(struct hf_store *store, const char *id, struct hf_error *err);
+int hf_pg_token_list(struct hf_store *store, hf_api_token_fn fn, void *arg, struct hf_error *err);
 
 #endif

@@ -1,6 +1,12 @@
 
 -- ---- acquire --------------------------------------------------------------------------------------
 
+CREATE FUNCTION holdfast.gives_up(p_now timestamptz, p_wait_ms bigint) RETURNS timestamptz LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN p_wait_ms BETWEEN 0 AND 10000000000000 THEN p_now + p_wait_ms * interval '1 millisecond' ELSE 'infinity' END
+$$;
+COMMENT ON FUNCTION holdfast.gives_up IS 'When one who begins to wait now gives up; negative: never';
+
 CREATE FUNCTION holdfast.enqueue(t holdfast.turn, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text)
 RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
@@ -9,8 +15,7 @@ DECLARE
     self     holdfast.waiter;
     w        holdfast.waiter;
     ahead    holdfast.waiter[] := '{}';
-    gives_up timestamptz := CASE WHEN p_wait_ms BETWEEN 0 AND 10000000000000 THEN t.now + p_wait_ms * interval '1 millisecond'
-                                 ELSE 'infinity' END;
+    gives_up timestamptz := holdfast.gives_up(t.now, p_wait_ms);
 BEGIN
     SELECT * INTO self FROM holdfast.waiter WHERE name = l.name AND lock_id = t.asker;
     FOR w IN SELECT * FROM holdfast.waiter WHERE name = l.name ORDER BY rank, ticket LIMIT t.in_window LOOP
@@ -430,6 +435,69 @@ BEGIN
     SELECT g.i, g.fence, holdfast.ms(now) FROM given AS g;
 END $$;
 COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that are the asker''s and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
+-- Those who come or ask again behind a queue that is longer than anybody looks at: the holder is live, so
+-- are the first 8, and nobody of these is among them. So the whole of what they ask is a place in the line.
+CREATE FUNCTION holdfast.wait_many(p_name text, p_lock_ids bytea[], p_ttls_ms bigint[], p_waits_ms bigint[], p_owners text[], p_notes text[], p_priorities integer[], p_processes text[], p_channels text[], p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS SETOF holdfast.answer LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    l       holdfast.lock;
+    t       holdfast.turn;
+    w       holdfast.waiter;
+    ahead   integer := 0;
+    is_new  boolean[];
+    joining integer;
+    ret     holdfast.answer;
+BEGIN
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
+    IF l.lock_id IS NULL OR l.waiters < 8 THEN
+        RETURN;
+    END IF;
+    PERFORM holdfast.commit_lazily();
+    l := holdfast.take(p_name, 'change');
+    t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
+    IF l.lock_id IS NULL OR l.lock_id = ANY (p_lock_ids) OR holdfast.is_stale(t) IS DISTINCT FROM 0
+       OR EXISTS (SELECT FROM unnest(p_lock_ids) AS a(id) WHERE holdfast.how_ended(l.ended, a.id) <> 0)
+       OR (SELECT count(DISTINCT a.id) FROM unnest(p_lock_ids) AS a(id)) < cardinality(p_lock_ids) THEN
+        RETURN;
+    END IF;
+    FOR w IN SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 8 LOOP
+        EXIT WHEN w.lock_id = ANY (p_lock_ids) OR holdfast.is_gone(w, t) IS DISTINCT FROM false;
+        ahead := ahead + 1;
+    END LOOP;
+    IF ahead < 8 THEN
+        RETURN;
+    END IF;
+    is_new := ARRAY(SELECT NOT EXISTS (SELECT FROM holdfast.waiter AS q WHERE q.name = p_name AND q.lock_id = a.id)
+                      FROM unnest(p_lock_ids) WITH ORDINALITY AS a(id, i) ORDER BY a.i);
+    IF EXISTS (SELECT FROM unnest(is_new, p_priorities) AS a(is_new, priority) WHERE a.is_new AND -a.priority::bigint < w.rank) THEN
+        RETURN;
+    END IF;
+    UPDATE holdfast.waiter AS q
+       SET seen_at = t.now, until = holdfast.gives_up(t.now, a.wait_ms), channel = coalesce(nullif(a.channel, ''), q.channel)
+      FROM unnest(p_lock_ids, p_waits_ms, p_channels) AS a(lock_id, wait_ms, channel)
+     WHERE q.name = p_name AND q.lock_id = a.lock_id;
+    INSERT INTO holdfast.waiter (name, rank, ticket, ttl_ms, until, seen_at, queued_at, lock_id, owner, note, processes, channel)
+    SELECT p_name, -a.priority::bigint, l.tickets + row_number() OVER (ORDER BY a.i), a.ttl_ms, holdfast.gives_up(t.now, a.wait_ms),
+           t.now, t.now, a.lock_id, a.owner, a.note, a.processes, a.channel
+      FROM unnest(p_lock_ids, p_ttls_ms, p_waits_ms, p_owners, p_notes, p_priorities, p_processes, p_channels, is_new)
+           WITH ORDINALITY AS a(lock_id, ttl_ms, wait_ms, owner, note, priority, processes, channel, is_new, i)
+     WHERE a.is_new;
+    GET DIAGNOSTICS joining = ROW_COUNT;
+    IF joining > 0 THEN
+        UPDATE holdfast.lock SET tickets = tickets + joining, waiters = waiters + joining WHERE name = p_name AND fence = l.fence;
+    END IF;
+    ret := holdfast.answer_of(l, t.now, -1, true);
+    ret.queued := true;
+    ret.ahead := 8;
+    FOR i IN 1..cardinality(p_lock_ids) LOOP
+        ret.waiters := ret.waiters + is_new[i]::integer;
+        RETURN NEXT ret;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.wait_many IS 'acquire with a wait, many at once for one name, where a long queue is before them: an answer for each; none: it is not so, and nothing has been done';
 
 -- ---- the other requests ---------------------------------------------------------------------------
 

@@ -276,6 +276,24 @@ COMMENT ON COLUMN holdfast.execution_data.output_head    IS 'Beginning of what i
 COMMENT ON COLUMN holdfast.execution_data.output_skipped IS 'Bytes between head and tail that were not kept';
 COMMENT ON COLUMN holdfast.execution_data.output_tail    IS 'End of what it printed';
 
+CREATE TABLE holdfast.api_token (
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    id         text        PRIMARY KEY COLLATE "C",
+    hash       bytea       NOT NULL,
+    note       text        NOT NULL COLLATE "C",
+    verbs      text        NOT NULL COLLATE "C",
+    prefix     text        NOT NULL COLLATE "C"
+);
+COMMENT ON TABLE  holdfast.api_token            IS 'Who may use holdfast serve --require-token, and for what: see holdfast token';
+COMMENT ON COLUMN holdfast.api_token.created_at IS 'When it was made';
+COMMENT ON COLUMN holdfast.api_token.expires_at IS 'When it ends; NULL: never';
+COMMENT ON COLUMN holdfast.api_token.id         IS 'The first digits of the hash, for people';
+COMMENT ON COLUMN holdfast.api_token.hash       IS 'SHA-256 of the token, which is kept nowhere';
+COMMENT ON COLUMN holdfast.api_token.note       IS 'What it is for';
+COMMENT ON COLUMN holdfast.api_token.verbs      IS 'What it allows, separated by spaces';
+COMMENT ON COLUMN holdfast.api_token.prefix     IS 'Only names that begin so; empty: all';
+
 -- ---- types ----------------------------------------------------------------------------------------
 
 CREATE TYPE holdfast.answer AS (

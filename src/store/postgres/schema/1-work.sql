@@ -294,27 +294,25 @@ BEGIN
     IF (t.row).lock_id IS NOT NULL OR (t.row).waiters = 0 THEN
         RETURN t;
     END IF;
-    FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LOOP
-        IF w.lock_id IS DISTINCT FROM t.asker AND holdfast.is_gone(w, t) THEN
-            t := holdfast.drop_waiter(t, w.lock_id);
-            t.in_window := t.in_window - 1;
-            IF t.in_window = 0 THEN
-                t.in_window := least((t.row).waiters, 8);
-            END IF;
-            CONTINUE;
+    LOOP
+        SELECT * INTO w FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LIMIT 1;
+        EXIT WHEN NOT FOUND OR w.lock_id = t.asker OR holdfast.is_gone(w, t) IS NOT TRUE;
+        t := holdfast.drop_waiter(t, w.lock_id);
+        t.in_window := t.in_window - 1;
+        IF t.in_window = 0 THEN
+            t.in_window := least((t.row).waiters, 8);
         END IF;
-        IF t.may_grant THEN
-            t := holdfast.grant_to(t, w.lock_id, w.owner, w.note, w.ttl_ms, w.processes, true,
-                                   format('after waiting %s ms', holdfast.ms(t.now) - holdfast.ms(w.queued_at)));
-            t := holdfast.drop_waiter(t, w.lock_id);
-            t.in_window := t.in_window - 1;
-        END IF;
-        -- Where a guard is in the way, its own acquire waits for that.
-        IF w.channel <> '' AND w.lock_id IS DISTINCT FROM t.asker THEN
-            PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
-        END IF;
-        RETURN t;
     END LOOP;
+    IF w.name IS NOT NULL AND t.may_grant THEN
+        t := holdfast.grant_to(t, w.lock_id, w.owner, w.note, w.ttl_ms, w.processes, true,
+                               format('after waiting %s ms', holdfast.ms(t.now) - holdfast.ms(w.queued_at)));
+        t := holdfast.drop_waiter(t, w.lock_id);
+        t.in_window := t.in_window - 1;
+    END IF;
+    -- Where a guard is in the way, its own acquire waits for that.
+    IF w.channel <> '' AND w.lock_id IS DISTINCT FROM t.asker THEN
+        PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
+    END IF;
     RETURN t;
 END $$;
 COMMENT ON FUNCTION holdfast.offer IS 'Offer a free lock to the first waiter that is still there, and tell it; those that are gone leave the queue';
@@ -324,28 +322,44 @@ COMMENT ON FUNCTION holdfast.offer IS 'Offer a free lock to the first waiter tha
 CREATE FUNCTION holdfast.waiters_to_look_at(t holdfast.turn, p_live integer, p_frees boolean) RETURNS text LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    w     holdfast.waiter;
-    gone  boolean;
-    lines text := '';
-    n     integer := 0;
-    live  integer := 0;
+    w         holdfast.waiter;
+    gone      boolean;
+    lines     text := '';
+    n         integer := 0;
+    live      integer := 0;
+    passed    integer;
+    at_rank   bigint := -9223372036854775808;
+    at_ticket bigint := 0;
 BEGIN
     IF (t.row).waiters = 0 THEN
         RETURN '';
     END IF;
-    FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name ORDER BY rank, ticket LOOP
-        IF w.lock_id = t.asker THEN
-            EXIT WHEN NOT p_frees;
-            CONTINUE;
-        END IF;
-        gone := holdfast.is_gone(w, t);
-        IF gone IS NULL THEN
-            lines := lines || format(E'%s %s\n', encode(w.lock_id, 'hex'), w.processes);
-            n := n + 1;
-        ELSIF NOT gone THEN
-            live := live + 1;
-        END IF;
-        EXIT WHEN n = 8 OR live = p_live;
+    -- Few at a time: a long queue is not sorted for its head.
+    LOOP
+        passed := 0;
+        FOR w IN SELECT * FROM holdfast.waiter WHERE name = (t.row).name AND (rank, ticket) > (at_rank, at_ticket)
+                  ORDER BY rank, ticket LIMIT 16 LOOP
+            passed := passed + 1;
+            at_rank := w.rank;
+            at_ticket := w.ticket;
+            IF w.lock_id = t.asker THEN
+                IF NOT p_frees THEN
+                    RETURN lines;
+                END IF;
+                CONTINUE;
+            END IF;
+            gone := holdfast.is_gone(w, t);
+            IF gone IS NULL THEN
+                lines := lines || format(E'%s %s\n', encode(w.lock_id, 'hex'), w.processes);
+                n := n + 1;
+            ELSIF NOT gone THEN
+                live := live + 1;
+            END IF;
+            IF n = 8 OR live = p_live THEN
+                RETURN lines;
+            END IF;
+        END LOOP;
+        EXIT WHEN passed < 16;
     END LOOP;
     RETURN lines;
 END $$;
