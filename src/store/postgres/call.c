@@ -177,7 +177,7 @@ static void make_statement(struct hf_postgres *s, struct hf_pg_task *t, struct h
     hf_pg_channel(s->listener, &t->id, t->channel);
     const struct call *call =
         hf_pg_has_execution(t->req) ? &calls_with_execution[t->req->op] : &calls[t->req->op];
-    *ret = (struct hf_pg_statement){.sql = call->sql};
+    *ret = (struct hf_pg_statement){.sql = call->sql, .again = true};
     hf_pg_bind_text(ret, t->req->name);
     if (call->bind)
         call->bind(t, t->channel, ret);
@@ -356,7 +356,7 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
                 struct hf_processes *ret, struct hf_error *err)
 {
     struct hf_postgres *s = hf_postgres_of(store);
-    struct hf_pg_statement st = {.sql = "SELECT holdfast.ahead($1,$2)"};
+    struct hf_pg_statement st = {.sql = "SELECT holdfast.ahead($1,$2)", .again = true};
     char processes[HF_PG_PROCESSES_MAX] = "";
     PGresult *result;
     hf_pg_bind_text(&st, name);

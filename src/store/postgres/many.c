@@ -49,7 +49,7 @@ static int apply_kind(struct hf_postgres *s, const struct kind *kind, struct hf_
 {
     struct hf_pg_simple *mine[HF_PG_MANY_MAX];
     struct hf_pg_columns columns;
-    struct hf_pg_statement st = {.sql = kind->sql};
+    struct hf_pg_statement st = {.sql = kind->sql, .again = true};
     struct hf_pg_fault fault = {0};
     PGresult *result;
     size_t found = 0;

@@ -7,6 +7,7 @@
  *     libpq.c       the library, loaded on demand
  *     connection.c  connections and their deadlines, the pool
  *     exchange.c    statements sent and answered in one round trip; what is tried again
+ *     prepare.c     those that are sent again and again are prepared, where that is possible
  *     fault.c       what errors mean: SQLSTATE -> code and advice
  *     call.c        requests -> calls
  *     batch.c       many requests: in what order, and together where they can be
@@ -21,8 +22,9 @@
  *     tokens.c      the service's tokens
  *     migrate.c     the schema, what it needs, and cautions
  *
- * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
- * outlives its transaction, so that a pooler in transaction mode may stand between.
+ * Nothing belongs to a session but LISTEN, and prepared statements where there is certainly no pooler:
+ * no setting and no advisory lock outlives its transaction, so that one in transaction mode may stand
+ * between.
  */
 #ifndef HF_STORE_POSTGRES_STORE_H
 #define HF_STORE_POSTGRES_STORE_H
@@ -43,10 +45,23 @@ enum {
 
 /* ---- connections (connection.c) ------------------------------------------------------------- */
 
+enum { HF_PG_TEXTS_MAX = 12 };
+
+/* What was sent on a connection, and may be prepared there (prepare.c). */
+struct hf_pg_texts {
+    enum { HF_PG_UNKNOWN_SESSION, HF_PG_OWN, HF_PG_SHARED } session;
+    struct hf_pg_text {
+        const char *sql; /* of a statement that says `again`; NULL: none yet */
+        int uses;
+        bool ready; /* it is prepared, or is about to be */
+    } of[HF_PG_TEXTS_MAX];
+};
+
 struct hf_pg_connection {
     PGconn *pg;
     int fd; /* kept from children that are forked */
     int64_t idle_since_ms;
+    struct hf_pg_texts texts;
     struct hf_pg_connection *next;
 };
 
@@ -138,6 +153,7 @@ enum { HF_PG_PARAMS_MAX = 22, HF_PG_NUMBERS_MAX = 8 };
  */
 struct hf_pg_statement {
     const char *sql;
+    bool again; /* a constant text that is often sent: may be prepared */
     int n;
     Oid types[HF_PG_PARAMS_MAX];
     const char *values[HF_PG_PARAMS_MAX];
@@ -183,6 +199,33 @@ enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_
                                   struct hf_pg_fault *fault);
 
 void hf_pg_clear(PGresult **results, size_t n);
+
+/* ---- what is prepared (prepare.c) ----------------------------------------------------------- */
+
+enum { HF_PG_PIPELINE_MAX = 128 };
+
+/* Statements on their way: first what is prepared, then all of them, then maybe a question. */
+struct hf_pg_sending {
+    const struct hf_pg_statement *statements;
+    size_t n;                  /* at most HF_PG_PIPELINE_MAX */
+    struct hf_pg_texts *texts; /* of the connection; NULL: nothing is prepared */
+    struct hf_pg_text *named[HF_PG_PIPELINE_MAX], *preparing[HF_PG_TEXTS_MAX];
+    size_t n_preparing;
+    bool asks;
+    PGresult *prepared[HF_PG_TEXTS_MAX], *asked;
+};
+
+/* Send them all; the caller's Sync follows. */
+bool hf_pg_send_all(PGconn *pg, struct hf_pg_sending *p);
+
+/* Where the i-th result belongs: ret[] has a place for each statement. NULL: nowhere. */
+PGresult **hf_pg_slot(struct hf_pg_sending *p, size_t i, PGresult **ret);
+
+/* Learn from what came beside the statements' own results. Always called. */
+void hf_pg_end_sending(PGconn *pg, struct hf_pg_sending *p);
+
+/* Was it refused because it was prepared? Then nothing has happened: send it again, as it is. */
+bool hf_pg_was_misled(struct hf_pg_texts *texts, const struct hf_pg_fault *fault);
 
 /* ---- many rows as parameters (columns.c) ---------------------------------------------------- */
 
