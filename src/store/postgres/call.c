@@ -20,8 +20,8 @@ void hf_pg_bind_judgement(struct hf_postgres *s, struct hf_pg_task *t, struct hf
 {
     bool any = t->seen.n > 0;
     if (any) {
-        hf_pg_ids(&t->seen, false, &t->alive);
-        hf_pg_ids(&t->seen, true, &t->dead);
+        hf_pg_list_seen(&t->seen, false, &t->alive);
+        hf_pg_list_seen(&t->seen, true, &t->dead);
     }
     hf_pg_bind_text(st, s->here);
     hf_pg_bind_as(st, HF_PG_BYTEA_ARRAY, any && !t->alive.failed ? t->alive.data : "{}");

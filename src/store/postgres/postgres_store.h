@@ -272,9 +272,14 @@ const char *hf_pg_take_bytes(struct hf_pg_cursor *at, size_t *ret_n); /* of the 
 
 /* ---- processes that only we can judge (processes.c) ----------------------------------------- */
 
-/* A holder or waiter that is bound to processes of this machine. */
+/* "BOOT PIDNS PID:START PID:START", empty where there is none. */
+enum { HF_PG_PROCESSES_MAX = 160 };
+void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
+void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
+
+/* What a holder or waiter is bound to, of this machine. */
 struct hf_pg_candidate {
-    struct hf_lock_id id;
+    char key[HF_PG_PROCESSES_MAX]; /* as the server is told of them */
     struct hf_processes bound;
     bool dead;
 };
@@ -296,13 +301,8 @@ void hf_pg_remember(struct hf_pg_memory *memory, const char *name, const struct 
 /* Look at those that the server asks for, a line each. False: it asked for nobody new. */
 bool hf_pg_look(struct hf_pg_seen *seen, const char *lines);
 
-/* The ids of the dead, or of the others, as an array literal. */
-void hf_pg_ids(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
-
-/* "BOOT PIDNS PID:START PID:START", empty where there is none. */
-enum { HF_PG_PROCESSES_MAX = 160 };
-void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
-void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
+/* Those that are dead, or the others, as an array literal. */
+void hf_pg_list_seen(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
 
 /* ---- many at once (many.c) ------------------------------------------------------------------ */
 

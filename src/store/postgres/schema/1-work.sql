@@ -14,8 +14,8 @@ CREATE FUNCTION holdfast.died(processes text, lock_id bytea, here text, alive by
 RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN processes = '' OR NOT starts_with(processes, here || ' ') THEN false
-                WHEN lock_id = ANY (dead) THEN true
-                WHEN lock_id = ANY (alive) THEN false
+                WHEN processes::bytea = ANY (dead) OR lock_id = ANY (dead) THEN true
+                WHEN processes::bytea = ANY (alive) OR lock_id = ANY (alive) THEN false
            END
 $$;
 COMMENT ON FUNCTION holdfast.died IS 'Are these processes certainly dead? NULL: the caller can tell, and must look first';
