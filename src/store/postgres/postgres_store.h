@@ -396,9 +396,17 @@ int hf_pg_prepare(struct hf_postgres *s, struct hf_error *err);
 struct hf_pg_listener *hf_pg_listener_new(struct hf_postgres *s);
 void hf_pg_listener_free(struct hf_pg_listener *l);
 
-/* The channel to name in the waiter's requests; empty while nobody listens there for it. */
-void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+/*
+ * The channel to name in the waiter's requests; empty while nobody listens there for it. True: it is
+ * known to be in the queue, so that what it asks for next has probably been granted.
+ */
+bool hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
                    char ret[HF_PG_CHANNEL_LEN + 1]);
+
+/* It is in the queue, behind these processes; where it is watched that is kept, and told once. */
+void hf_pg_note_queued(struct hf_pg_listener *l, const struct hf_lock_id *id, const char *ahead);
+bool hf_pg_take_ahead(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                      char ret[HF_PG_PROCESSES_MAX]);
 
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);

@@ -73,6 +73,7 @@ BEGIN
         ret := holdfast.answer_of(t.row, t.now, -1, true);
         ret.queued := true;
         ret.ahead := t.ahead;
+        ret.look := holdfast.ahead(before.name, t.asker);
         queued := (t.row).fence = before.fence AND (t.row).lock_id IS NOT DISTINCT FROM before.lock_id;
     ELSE
         PERFORM FROM holdfast.waiter WHERE name = before.name AND lock_id = t.asker;
@@ -124,6 +125,29 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_otherwise IS 'acquire, where the lock is not simply free';
 
+CREATE FUNCTION holdfast.confirm(p_name text, p_lock_id bytea, p_ttl_ms bigint) RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+    l   holdfast.lock;
+BEGIN
+    UPDATE holdfast.lock
+       SET ttl_ms = p_ttl_ms, offered = false, locked_until = now + p_ttl_ms * interval '1 millisecond'
+     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
+       AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
+    RETURNING * INTO l;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF current_setting('holdfast.commit_before', true) <> '' THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, l.fence, l.owner, l.note, '', holdfast.ms(l.locked_at),
+               holdfast.ms(l.locked_until), p_ttl_ms, l.waiters, l.processes, l.took, false, '', false,
+               NULL)::holdfast.answer;
+END $$;
+COMMENT ON FUNCTION holdfast.confirm IS 'A waiter takes what it was offered; NULL: nothing is offered to it';
+
 -- In one statement what is by far the most common: it is free, nobody waits, no guard is or was in the
 -- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it.
 CREATE FUNCTION holdfast.acquire(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
@@ -133,7 +157,7 @@ DECLARE
     now       timestamptz := holdfast.clock();
     until     timestamptz := now + p_ttl_ms * interval '1 millisecond';
     new_fence bigint;
-    l         holdfast.lock;
+    ret       holdfast.answer;
 BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
@@ -142,15 +166,9 @@ BEGIN
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
     RETURNING fence INTO new_fence;
     IF NOT FOUND AND p_wait_ms <> 0 THEN
-        -- A waiter that has been woken confirms what it was offered.
-        UPDATE holdfast.lock
-           SET ttl_ms = p_ttl_ms, offered = false, locked_until = until
-         WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
-           AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
-        RETURNING * INTO l;
-        IF FOUND THEN
-            PERFORM holdfast.commit_durably();
-            RETURN holdfast.answer_of(l, now, 0, false);
+        ret := holdfast.confirm(p_name, p_lock_id, p_ttl_ms);
+        IF ret.code IS NOT NULL THEN
+            RETURN ret;
         END IF;
     END IF;
     IF new_fence IS NULL THEN
@@ -167,6 +185,20 @@ BEGIN
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire IS 'Take a lock; where it is held, be refused, or with wait_ms <> 0 queue up (negative: for ever). The same lock_id again is the same acquire, and confirms an offer. To be called in a transaction of its own';
+
+CREATE FUNCTION holdfast.acquire_again(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    ret holdfast.answer := holdfast.confirm(p_name, p_lock_id, p_ttl_ms);
+BEGIN
+    IF ret.code IS NULL THEN
+        ret := holdfast.acquire(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel,
+                                p_here, p_alive, p_dead);
+    END IF;
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.acquire_again IS 'acquire, for one who was in the queue: what it was offered is looked for first';
 
 -- ---- extend ---------------------------------------------------------------------------------------
 

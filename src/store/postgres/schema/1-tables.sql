@@ -338,7 +338,7 @@ COMMENT ON COLUMN holdfast.answer.waiters         IS 'How many wait';
 COMMENT ON COLUMN holdfast.answer.processes       IS 'The processes that the lease ends with, or empty';
 COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over, as in lock, or empty';
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
-COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes';
+COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says';
 COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
 COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';
 
