@@ -66,7 +66,7 @@ COMMENT ON FUNCTION holdfast.to_look_at IS 'The answer that asks the caller to l
 CREATE FUNCTION holdfast.commit_lazily() RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    IF pg_current_xact_id_if_assigned() IS NULL THEN
+    IF pg_current_xact_id_if_assigned() IS NULL AND coalesce(current_setting('holdfast.commit_before', true), '') = '' THEN
         PERFORM set_config('holdfast.commit_before', current_setting('synchronous_commit'), true),
                 set_config('synchronous_commit', 'off', true);
     END IF;
