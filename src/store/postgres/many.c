@@ -197,7 +197,7 @@ static int send_kind(struct hf_postgres *s, const struct kind *kind,
                      struct hf_pg_task *const mine[], size_t n, PGresult **ret,
                      struct hf_pg_fault *fault, struct hf_error *err)
 {
-    struct hf_pg_statement st = {.sql = kind->sql};
+    struct hf_pg_statement st = {.sql = kind->sql, .again = true};
     struct hf_pg_columns columns;
     bool durable = false;
     hf_pg_columns_begin(&columns, kind->letters, n);
