@@ -460,6 +460,15 @@ HF_API int hf_idle_begin(struct hf_idle *idle, const struct hf_claim_options *op
 HF_API void hf_idle_end(struct hf_idle *idle);
 
 /*
+ * Descriptors, for the caller to close, that become readable when processes end that run executions
+ * on this machine; not those of the caller. Then, and where *ret_dead says that some have ended
+ * already, hf_sweep() gives what they ran to others, and this is to be asked again: more have come
+ * meanwhile. A hint: who sweeps every few seconds finds everything.
+ */
+HF_API int hf_runners_watch(struct hf *hf, int *ret_fds, size_t max, size_t *ret_n, bool *ret_dead,
+                            struct hf_error *err);
+
+/*
  * The command is about to be started: on disk before this returns, and the lease is renewed. Where
  * lease->cancel_requested is set afterwards, it was not marked and must not be started.
  */

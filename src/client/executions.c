@@ -372,3 +372,45 @@ int hf_last_key(struct hf *hf, const char *workflow, const char *from, const cha
                        hf->store->ops->scheme);
     return hf->store->ops->last_key(hf->store, workflow, from, to, ret, err);
 }
+
+/* ---- who runs them -------------------------------------------------------------------------- */
+
+static bool is_ours(const struct hf_processes *all)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->of[i].pid == getpid())
+            return true;
+    return false;
+}
+
+int hf_runners_watch(struct hf *hf, int *ret_fds, size_t max, size_t *ret_n, bool *ret_dead,
+                     struct hf_error *err)
+{
+    enum { SETS = 64 };
+    struct hf_processes sets[SETS];
+    size_t n_sets = 0, n = 0;
+    bool dead = false;
+    int r = hf_check_handle(hf, err);
+    if (r < 0)
+        return r;
+    if (!hf->store->ops->runners)
+        return hf_fail(err, HF_UNSUPPORTED, "%s can't tell who runs executions", hf_url(hf));
+    r = hf->store->ops->runners(hf->store, sets, SETS, &n_sets, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < n_sets; i++) {
+        int fds[HF_BOUND_MAX];
+        if (is_ours(&sets[i]))
+            continue;
+        hf_processes_watch(&sets[i], fds);
+        for (int k = 0; k < HF_BOUND_MAX; k++)
+            if (fds[k] >= 0 && n < max)
+                ret_fds[n++] = fds[k];
+            else if (fds[k] >= 0)
+                close(fds[k]);
+        dead |= hf_processes_alive(&sets[i]) == HF_DEAD;
+    }
+    *ret_n = n;
+    *ret_dead = dead;
+    return 0;
+}

@@ -16,8 +16,9 @@
 
 enum {
     POLL_MS = 500, /* how often it looks for what is due where nobody wakes it; up to twice that */
-    ASLEEP_MS = 5000,     /* how often where somebody does */
-    SWEEP_MS = 4000,      /* how often it sweeps; up to twice that */
+    ASLEEP_MS = 5000, /* how often where somebody does */
+    SWEEP_MS = 4000,  /* how often it sweeps; up to twice that */
+    WATCH_MS = 1000, /* how often it looks who works beside it, on this machine; up to twice that */
     SAY_AGAIN_MS = 10000, /* how often trouble that lasts is told */
 };
 
@@ -241,6 +242,25 @@ static void sweep(struct hf_desk *d)
     d->sweep_ms = hf_clock_boot_ms() + jittered(SWEEP_MS);
 }
 
+static void unwatch_others(struct hf_desk *d)
+{
+    while (d->n_others)
+        close(d->others[--d->n_others]);
+}
+
+/* What a dead one ran is to be found at once, and not when it is time to sweep. */
+static void watch_others(struct hf_desk *d)
+{
+    bool dead = false, near = hf_is_local(d->hf);
+    unwatch_others(d);
+    int r = hf_runners_watch(d->hf, d->others, HF_DESK_OTHERS, &d->n_others, &dead, NULL);
+    if (r < 0)
+        dead = near = false;
+    d->watch_ms = hf_clock_boot_ms() + jittered(near || d->n_others ? WATCH_MS : SWEEP_MS);
+    if (dead)
+        d->sweep_ms = 0;
+}
+
 /* Slots of schedules become executions, also of workflows that others are to run. */
 static void schedule(struct hf_desk *d)
 {
@@ -318,18 +338,24 @@ static bool is_over(const struct hf_desk *d) { return !goes_on(d) && d->n_jobs =
 
 static void sleep_until(struct hf_desk *d, int64_t next_ms)
 {
-    struct pollfd fds[] = {{.fd = d->wake_fd, .events = POLLIN},
-                           {.fd = d->asleep ? hf_idle_fd(d->idle) : -1, .events = POLLIN}};
+    struct pollfd fds[2 + HF_DESK_OTHERS] = {
+        {.fd = d->wake_fd, .events = POLLIN},
+        {.fd = d->asleep ? hf_idle_fd(d->idle) : -1, .events = POLLIN}};
+    for (size_t i = 0; i < d->n_others; i++)
+        fds[2 + i] = (struct pollfd){.fd = d->others[i], .events = POLLIN};
     uint64_t count;
     int64_t in_ms = next_ms == INT64_MAX ? -1 : next_ms - hf_clock_boot_ms();
     if (next_ms != INT64_MAX && in_ms <= 0)
         return;
-    if (poll(fds, 2, in_ms > 60000 ? 60000 : (int)in_ms) <= 0)
+    if (poll(fds, 2 + d->n_others, in_ms > 60000 ? 60000 : (int)in_ms) <= 0)
         return;
     while (read(d->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
         continue;
     if (fds[1].revents)
         d->claim_ms = 0;
+    for (size_t i = 0; i < d->n_others; i++)
+        if (fds[2 + i].revents)
+            d->watch_ms = 0;
 }
 
 /* Everything that is due; when something will be again. */
@@ -340,6 +366,8 @@ static int64_t tick(struct hf_desk *d)
         hf_desk_finish(d);
         d->claim_ms = 0; /* what it held may be waited for */
     }
+    if (!d->is_stopping && now_ms >= d->watch_ms)
+        watch_others(d);
     if (!d->is_stopping && now_ms >= d->sweep_ms)
         sweep(d);
     if (goes_on(d) && now_ms >= d->schedule_ms)
@@ -355,7 +383,7 @@ static int64_t tick(struct hf_desk *d)
     if (room(d))
         next_ms = earlier(next_ms, d->claim_ms);
     if (!d->is_stopping)
-        next_ms = earlier(next_ms, d->sweep_ms);
+        next_ms = earlier(next_ms, earlier(d->sweep_ms, d->watch_ms));
     if (goes_on(d))
         next_ms = earlier(next_ms, d->schedule_ms);
     return next_ms;
@@ -382,6 +410,7 @@ static void *desk_main(void *arg)
 
 static void clear(struct hf_desk *d)
 {
+    unwatch_others(d);
     hf_idle_close(d->idle);
     if (d->hf)
         hf_close(d->hf);

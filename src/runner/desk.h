@@ -12,7 +12,7 @@
 #include "scheduler.h"
 #include "worker.h"
 
-enum { HF_DESK_BATCH = 32 };
+enum { HF_DESK_BATCH = 32, HF_DESK_OTHERS = 64 };
 
 struct hf_jobs {
     struct hf_job *first, **end;
@@ -49,7 +49,9 @@ struct hf_desk {
     bool drained;
     struct hf_error refused; /* why it claims nothing more; code 0: it does */
     /* boot clock: when to do it next */
-    int64_t claim_ms, finish_ms, sweep_ms, schedule_ms;
+    int64_t claim_ms, finish_ms, sweep_ms, schedule_ms, watch_ms;
+    int others[HF_DESK_OTHERS]; /* readable when one ends who runs executions beside us */
+    size_t n_others;
     int64_t trouble_ms; /* boot clock: since when the store fails; 0: it does not */
     int64_t said_ms;    /* when that was last told */
     struct hf_claimed claimed[HF_DESK_BATCH];

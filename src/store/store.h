@@ -120,6 +120,13 @@ struct hf_store_ops {
     int (*idle)(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
                 int64_t *ret_next_ms, struct hf_error *err);
 
+    /*
+     * The processes that executions which run are bound to, each set once, at most `max`; of this boot,
+     * as far as that is known. Of very many only some are looked at. NULL: never known.
+     */
+    int (*runners)(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                   struct hf_error *err);
+
     int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
     const char *(*schema)(void); /* NULL: nothing to print */
 

@@ -101,7 +101,7 @@ def test_a_slot_is_run_when_its_time_comes(hf):
         pytest.skip("libfaketime is not installed")
     flows = Workflows(hf, pay=sh("true", schedule="* * * * *"))
     ahead = (56 - datetime.now().second) % 60
-    work(hf, env={"LD_PRELOAD": FAKETIME, "FAKETIME": f"+{ahead}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"})
+    work(hf, env={"LD_PRELOAD": FAKETIME, "FAKETIME": f"+{ahead}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "ASAN_OPTIONS": "verify_asan_link_order=0"})
     works(hf)
     x = poll(lambda: (found := flows.all("--state", "SUCCESS")) and found[-1])
     assert x["key"] == "cron:" + x["runAt"] and x["runAt"].endswith(":00.000Z")
@@ -180,3 +180,52 @@ def test_what_is_due_for_others_costs_a_sleeping_worker_nothing(hf):
     time.sleep(3)
     assert ticks() - before < 100, "of 300"
     assert flows.only("other")["state"] == "PENDING"
+
+
+# ---- the death of others ------------------------------------------------------------------------
+
+
+def watched_by(worker):
+    """The pids that it watches."""
+    found = set()
+    for fd in os.listdir(f"/proc/{worker.pid}/fdinfo"):
+        try:
+            with open(f"/proc/{worker.pid}/fdinfo/{fd}") as file:
+                found |= {int(line.split()[1]) for line in file if line.startswith("Pid:")}
+        except FileNotFoundError:
+            pass
+    return found
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_a_killed_worker_ran_is_taken_over_at_once(hf, busy):
+    """Not when the next one sweeps, in 4 to 8 seconds, nor when the ttl is over; but when nothing of it lives."""
+    script = 'test "$HOLDFAST_ATTEMPT" = 2 || exec sleep 1000'
+    flows = Workflows(hf, item=sh(script, ttl="5m", **{"on-lost": "retry"}), slow=sh("exec sleep 1000"))
+    took = []
+    for _ in range(3):
+        victim = work(hf, "--workflow", "item")
+        id = start_running(hf, flows, "item")
+        other = work(hf, "--concurrency", "2", "--grace", "0s")
+        if busy:
+            start_running(hf, flows, "slow")
+        poll(lambda: victim.pid in watched_by(other))
+        killed = datetime.now(timezone.utc)
+        victim.kill()
+        victim.wait()
+        x = flows.wait_for(id, "SUCCESS")
+        assert x["attempt"] == 2
+        took.append((moment(x["startedAt"]) - killed).total_seconds())
+        other.terminate()
+        other.wait()
+    assert statistics.median(took) < 2
+
+
+def test_a_worker_does_not_watch_itself(hf):
+    flows = Workflows(hf, slow=sh("exec sleep 1000", lock="{workflow}/{key}"))
+    worker = work(hf, "--workflow", "slow", "--concurrency", "1", "--grace", "0s")
+    start_running(hf, flows, "slow", "--key", "a")
+    other = work(hf, "--concurrency", "1", "--grace", "0s")
+    start_running(hf, flows, "slow", "--key", "b")
+    poll(lambda: worker.pid in watched_by(other) and other.pid in watched_by(worker))
+    assert other.pid not in watched_by(other)

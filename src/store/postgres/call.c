@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "error.h"
 #include "failpoint.h"
 #include "task.h"
@@ -396,5 +397,33 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
         hf_pg_take_text(&(struct hf_pg_cursor){.result = result}, processes, sizeof processes);
     hf_pg_clear(&result, 1);
     hf_pg_parse_processes(processes, ret);
+    return 0;
+}
+
+/* Sets of processes begin with the boot that they are of. */
+int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                  struct hf_error *err)
+{
+    struct hf_postgres *s = hf_postgres_of(store);
+    struct hf_pg_statement st = {
+        .sql = "SELECT DISTINCT l.processes FROM (SELECT id, lock FROM holdfast.execution"
+               " WHERE state = 'RUNNING' LIMIT 1024) x"
+               " JOIN holdfast.lock l ON l.name = x.lock WHERE l.lock_id IS NOT NULL"
+               " AND l.execution_id = x.id AND starts_with(l.processes, $1) LIMIT $2"};
+    char processes[HF_PG_PROCESSES_MAX];
+    PGresult *result;
+    hf_pg_bind_text(&st, hf_boot_id());
+    hf_pg_bind_int(&st, HF_PG_INT4, (int64_t)max);
+    int r = hf_pg_exchange(s, &st, 1, false, &result, NULL, err);
+    if (r < 0)
+        return r;
+    struct hf_pg_cursor at = {.result = result};
+    size_t n = 0;
+    for (; n < max && at.row < hf_pq.PQntuples(result); at.row++, at.column = 0) {
+        hf_pg_take_text(&at, processes, sizeof processes);
+        hf_pg_parse_processes(processes, &ret[n++]);
+    }
+    hf_pg_clear(&result, 1);
+    *ret_n = n;
     return 0;
 }

@@ -184,6 +184,7 @@ const struct hf_store_ops hf_postgres_store = {
     .rewatch = hf_pg_rewatch,
     .share = hf_pg_share,
     .unshare = hf_pg_unshare,
+    .runners = hf_pg_runners,
     .ahead = hf_pg_ahead,
     .token_add = hf_pg_token_add,
     .token_remove = hf_pg_token_remove,

@@ -313,6 +313,8 @@ enum { HF_PG_MANY_MAX = 512, HF_PG_MANY_MIN = 3 };
 
 int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_t n,
                 struct hf_answer *answers, struct hf_error *err);
+int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                  struct hf_error *err);
 int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                 struct hf_processes *ret, struct hf_error *err);
 

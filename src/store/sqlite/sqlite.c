@@ -216,6 +216,7 @@ const struct hf_store_ops hf_sqlite_store = {
     .share = share,
     .unshare = stop_sharing,
     .rewatch = rewatch,
+    .runners = hf_sqlite_runners,
     .ahead = hf_sqlite_ahead,
     .token_add = hf_sqlite_token_add,
     .token_remove = hf_sqlite_token_remove,

@@ -121,6 +121,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(SELF, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1 AND lock_id = ?2")    \
     X(BEFORE, "SELECT " HF_SQLITE_BOUND_COLUMNS " FROM waiter WHERE lock = ?1"                     \
               " AND (rank, ticket) < (?2, ?3) ORDER BY rank DESC, ticket DESC LIMIT 1")            \
+    X(RUNNERS, "SELECT DISTINCT " HF_SQLITE_BOUND_COLUMNS " FROM (SELECT id, lock FROM execution"  \
+               " WHERE state = 'RUNNING' ORDER BY seq DESC LIMIT 1024) x JOIN lock l"              \
+               " ON l.name = x.lock WHERE l.held = 1 AND l.execution_id = x.id AND l.boot = ?1"    \
+               " AND l.pid > 0 LIMIT ?2")                                                          \
     X(WAITER_INSERT, "INSERT INTO waiter (lock, " HF_SQLITE_WAITER_COLUMNS                         \
                      ") VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15)")              \
     X(WAITER_SEEN,                                                                                 \
@@ -365,6 +369,8 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
                    struct hf_record *ret, struct hf_error *err);
 int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                    const struct hf_effects *fx, struct hf_error *err);
+int hf_sqlite_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                      struct hf_error *err);
 int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                     struct hf_processes *ret, struct hf_error *err);
 
