@@ -65,6 +65,7 @@ enum {
 #define HF_TTL_DEFAULT_MS INT64_C(60000)
 #define HF_TTL_MIN_MS INT64_C(100)
 #define HF_TTL_MAX_MS (INT64_C(366) * 24 * 3600 * 1000)
+#define HF_KEEP_DEFAULT_MS (INT64_C(90) * 24 * 3600 * 1000)
 #define HF_FOREVER INT64_C(-1) /* as a wait: until granted */
 
 /* ---- codes ---------------------------------------------------------------------------------- */
@@ -656,6 +657,24 @@ HF_API int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event
 HF_API int hf_sweep(struct hf *hf, bool dry_run, hf_status_fn fn, void *arg, int64_t *ret_freed,
                     struct hf_error *err);
 
+/* How long executions of `workflow` are kept once they have ended. */
+struct hf_retention {
+    const char *workflow;
+    int64_t keep_ms;    /* 0: HF_KEEP_DEFAULT_MS */
+    int64_t keep_count; /* of the newest, only so many; 0: any number */
+};
+
+/*
+ * Remove executions that ended longer ago than they are kept, and with each its key. The `rules` (n may
+ * be 0) are noted in the store before that: all who prune go by what was noted last, and keep for
+ * HF_KEEP_DEFAULT_MS what has no rule. It is done in small steps, for about `within_ms` (0: only note
+ * the rules; HF_FOREVER: until it is done); the next call goes on from there. Always kept: what has not
+ * ended, and of each workflow the newest that its schedule has started. Nothing is done where the store
+ * keeps no executions, or is a service, which does it by itself. `ret_removed` may be NULL.
+ */
+HF_API int hf_prune(struct hf *hf, const struct hf_retention *rules, size_t n, int64_t within_ms,
+                    int64_t *ret_removed, struct hf_error *err);
+
 /* Totals since the store was made. */
 struct hf_totals {
     int64_t acquire_granted, acquire_held, release_done, release_lost;
@@ -797,6 +816,12 @@ HF_API int hf_check_request(const struct hf_request *request, struct hf_error *e
 
 /* A new random token. */
 HF_API void hf_token(char ret[HF_UUID_LEN + 1]);
+
+/*
+ * What the execution is to be called that repeats `id`: always the same, so that hf_enqueue() with this
+ * as its id and `id` as retry_of repeats it once, whoever else does the same.
+ */
+HF_API void hf_retry_id(const char *id, char ret[HF_UUID_LEN + 1]);
 
 /* "30s", "5m", "500ms", a bare number is seconds. */
 HF_API int hf_parse_duration(const char *text, int64_t *ret_ms, struct hf_error *err);

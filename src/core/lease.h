@@ -162,12 +162,12 @@ struct hf_ask {
     const struct hf_request *req;
     struct hf_lock_id id;
     struct hf_processes bound;
-    bool has_found;
-    struct hf_execution found; /* the execution that the request means */
-    bool same_input;           /* found by its key: its input is the request's */
-    int32_t n_running;         /* the others of its workflow that are RUNNING; as far as wanted */
-    int32_t n_waiting;         /* of the executions of this lock that are due ... */
+    bool same_input;   /* found by its key: its input is the request's */
+    int32_t n_running; /* the others of its workflow that are RUNNING; as far as wanted */
+    int32_t n_waiting; /* of the executions of this lock that are due ... */
     char waiting_id[HF_UUID_LEN + 1]; /* ... and which goes first; as far as wanted */
+    bool has_found;
+    struct hf_execution found; /* the execution that the request means; last, as it is large */
 };
 
 /*

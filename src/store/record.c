@@ -153,7 +153,7 @@ static int save(struct work *w, struct wakes *wakes, struct hf_error *err)
 
 static int prepare(struct work *w, const struct hf_request *req, struct hf_error *err)
 {
-    memset(&w->ask, 0, sizeof w->ask);
+    memset(&w->ask, 0, offsetof(struct hf_ask, found));
     w->ask.req = req;
     if (req->token)
         w->ask.id = hf_lock_id_of(req->token);
@@ -291,6 +291,19 @@ static int apply_in_transaction(struct work *w, const struct hf_request *request
     return w->ops->commit(w->store, err);
 }
 
+static int look_at_all(struct work *w, const struct hf_request *requests, size_t n,
+                       struct hf_answer *answers, struct hf_error *err)
+{
+    bool together = n > 1 && w->ops->begin_look;
+    int r = together ? w->ops->begin_look(w->store, err) : 0;
+    if (r < 0)
+        return r;
+    r = work_all(w, requests, n, true, answers, NULL, err);
+    if (together)
+        w->ops->end_look(w->store);
+    return r;
+}
+
 static bool all_reads(const struct hf_request *requests, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -314,7 +327,7 @@ int hf_record_apply(struct hf_store *store, const struct hf_record_ops *ops,
     w->store = store;
     w->ops = ops;
     if (all_reads(requests, n))
-        r = work_all(w, requests, n, true, answers, &wakes, err);
+        r = look_at_all(w, requests, n, answers, err);
     else
         r = apply_in_transaction(w, requests, n, answers, &wakes, err);
     for (size_t i = 0; r >= 0 && i < wakes.n; i++)

@@ -32,6 +32,12 @@ struct hf_record_ops {
                 struct hf_record *ret, struct hf_error *err);
 
     /*
+     * Optional: until end_look() all loads are of one moment. Many looks together cost less so.
+     */
+    int (*begin_look)(struct hf_store *store, struct hf_error *err);
+    void (*end_look)(struct hf_store *store);
+
+    /*
      * Keep the record (where fx->changed) and all of the effects but the wake-ups. A new execution's
      * input, and the output of fx->output_of, are in ask->req.
      */

@@ -183,7 +183,8 @@ static int find(struct hf_store *store, const struct hf_sought *sought, struct h
     if (all.mutant == MUTANT_FORGETS_KEYS)
         wanted.key = NULL;
     model_find(all.kept, &wanted, ask);
-    if (all.mutant == MUTANT_FORGETS_SUCCESS && sought->once && ask->found.state == HF_SUCCESS)
+    if (all.mutant == MUTANT_FORGETS_SUCCESS && sought->once && ask->has_found &&
+        ask->found.state == HF_SUCCESS)
         ask->has_found = false;
     if (all.mutant == MUTANT_IGNORES_THE_INPUT)
         ask->same_input = true;

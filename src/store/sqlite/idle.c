@@ -44,7 +44,7 @@ static DIR *list_idle_dir(struct hf_sqlite *s)
 
 static void name_list(const char *name, const char *suffix, char ret[LIST_NAME_MAX])
 {
-    snprintf(ret, LIST_NAME_MAX, "%s.%s", name, suffix);
+    snprintf(ret, LIST_NAME_MAX, "%.*s.%s", HF_LOCK_ID_LEN, name, suffix);
 }
 
 static void remove_sleeper(int dir, const char *name)

@@ -31,6 +31,27 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.is_full IS 'Has the workflow of what is to be begun as many RUNNING ones as it may?';
 
+-- From priority to priority; whom others are about to claim is left to them.
+CREATE FUNCTION holdfast.park_due(p_name text, p_now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    rank integer;
+    n    integer := 0;
+    got  integer;
+BEGIN
+    SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked;
+    WHILE rank IS NOT NULL AND n < 1000 LOOP
+        UPDATE holdfast.execution SET parked = true
+         WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.execution
+                                 WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority = rank AND run_at <= p_now
+                                 ORDER BY run_at, seq LIMIT 1000 - n FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS got = ROW_COUNT;
+        n := n + got;
+        SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority < rank;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.park_due IS 'Park what else of this lock is due, in its order, at most 1000: it would only find out the same';
+
 CREATE FUNCTION holdfast.park(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -40,13 +61,14 @@ BEGIN
     IF l.lock_id IS NOT NULL AND NOT x.parked AND x.run_at <= t.now THEN
         x.parked := true;
         PERFORM holdfast.keep_execution(x);
+        PERFORM holdfast.park_due(l.name, t.now);
         t.found := x;
         l.parked := true;
         t.row := l;
     END IF;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.park IS 'A claim found its lock held: it is not looked at again before that is free';
+COMMENT ON FUNCTION holdfast.park IS 'A claim found its lock held: it is not looked at again before that is free, nor are the others';
 
 -- ---- without a lease
 

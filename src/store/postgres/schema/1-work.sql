@@ -14,8 +14,8 @@ CREATE FUNCTION holdfast.died(processes text, lock_id bytea, here text, alive by
 RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN processes = '' OR NOT starts_with(processes, here || ' ') THEN false
-                WHEN lock_id = ANY (dead) THEN true
-                WHEN lock_id = ANY (alive) THEN false
+                WHEN processes::bytea = ANY (dead) OR lock_id = ANY (dead) THEN true
+                WHEN processes::bytea = ANY (alive) OR lock_id = ANY (alive) THEN false
            END
 $$;
 COMMENT ON FUNCTION holdfast.died IS 'Are these processes certainly dead? NULL: the caller can tell, and must look first';
@@ -66,7 +66,7 @@ COMMENT ON FUNCTION holdfast.to_look_at IS 'The answer that asks the caller to l
 CREATE FUNCTION holdfast.commit_lazily() RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    IF pg_current_xact_id_if_assigned() IS NULL THEN
+    IF pg_current_xact_id_if_assigned() IS NULL AND coalesce(current_setting('holdfast.commit_before', true), '') = '' THEN
         PERFORM set_config('holdfast.commit_before', current_setting('synchronous_commit'), true),
                 set_config('synchronous_commit', 'off', true);
     END IF;
