@@ -72,6 +72,7 @@ struct hf_claim_options hf_desk_wants(const struct hf_desk *d)
     opts.bound[0] = getpid();
     opts.bound[1] = d->nursery->pid;
     opts.n_bound = 2;
+    opts.verifies = true;
     return opts;
 }
 
@@ -96,6 +97,10 @@ static struct hf_job *make_ready(struct hf_desk *d, const struct hf_claimed *cla
     }
     d->n_jobs++;
     int r = hf_workflows_find(d->all, job->execution.workflow, &workflow, &err);
+    job->verifies = job->execution.to_verify;
+    if (r >= 0 && job->verifies && !workflow->verify)
+        r = hf_fail(&err, HF_INVALID, "%s has no verify any more: nobody knows whether it was done",
+                    workflow->name);
     if (r >= 0)
         r = hf_job_prepare(job, d->hf, workflow, d->nursery, &err);
     if (r >= 0)
@@ -167,6 +172,21 @@ static void start_marked(struct hf_desk *d, struct hf_job *job, const struct hf_
     deliver(d, job);
 }
 
+/* Its command, if it is started at all, will be marked then. */
+static void start_verifying(struct hf_desk *d, struct hf_job *job)
+{
+    struct hf_error err;
+    int r = hf_job_start(job, d->keeping, d->opts->store_url, &err);
+    if (r < 0) {
+        not_started(d, job, -HF_INVALID, &err);
+        return;
+    }
+    if (!d->opts->quiet)
+        log_event("verifying", "execution", job->execution.id, "workflow", job->execution.workflow,
+                  "key", job->execution.key[0] ? job->execution.key : NULL, LOG_END);
+    deliver(d, job);
+}
+
 static void start_ready(struct hf_desk *d, size_t n)
 {
     hf_failpoint(HF_FAIL_BEGUN);
@@ -196,9 +216,25 @@ void hf_desk_claim(struct hf_desk *d, size_t room)
     d->n_claimed += (int64_t)n;
     for (size_t i = 0; i < n; i++) {
         struct hf_job *job = make_ready(d, &d->claimed[i]);
-        if (job)
+        if (job && job->verifies)
+            start_verifying(d, job);
+        else if (job)
             d->batch[n_ready++] = job;
     }
     if (n_ready)
         start_ready(d, n_ready);
+}
+
+void hf_desk_run_after_all(struct hf_desk *d, struct hf_job *verified)
+{
+    hf_job_stop_keeping(verified);
+    struct hf_claimed again = {.lease = verified->lease, .execution = verified->execution};
+    again.execution.to_verify = false;
+    hf_job_free(verified);
+    d->n_jobs--;
+    struct hf_job *job = make_ready(d, &again);
+    if (!job)
+        return;
+    d->batch[0] = job;
+    start_ready(d, 1);
 }

@@ -13,6 +13,7 @@
 #include "error.h"
 #include "id.h"
 #include "log.h"
+#include "retention.h"
 
 enum {
     POLL_MS = 500, /* how often it looks for what is due where nobody wakes it; up to twice that */
@@ -270,6 +271,13 @@ static void schedule(struct hf_desk *d)
     d->claim_ms = 0;
 }
 
+static void prune(struct hf_desk *d)
+{
+    int64_t wall_ms = hf_clock_wall_ms();
+    int64_t next_ms = hf_retention_tick(d->all, d->hf, wall_ms);
+    d->prune_ms = hf_clock_boot_ms() + (next_ms - wall_ms);
+}
+
 /* ---- sleeping ------------------------------------------------------------------------------- */
 
 /* Whoever is asleep must be able to take what it is woken for. */
@@ -378,6 +386,8 @@ static int64_t tick(struct hf_desk *d)
     }
     if (!room(d))
         get_up(d);
+    if (goes_on(d) && !d->trouble_ms && now_ms >= d->prune_ms)
+        prune(d);
     if (d->ending.first)
         next_ms = earlier(next_ms, d->finish_ms);
     if (room(d))
@@ -385,7 +395,7 @@ static int64_t tick(struct hf_desk *d)
     if (!d->is_stopping)
         next_ms = earlier(next_ms, earlier(d->sweep_ms, d->watch_ms));
     if (goes_on(d))
-        next_ms = earlier(next_ms, d->schedule_ms);
+        next_ms = earlier(next_ms, earlier(d->schedule_ms, d->prune_ms));
     return next_ms;
 }
 

@@ -49,7 +49,7 @@ struct hf_desk {
     bool drained;
     struct hf_error refused; /* why it claims nothing more; code 0: it does */
     /* boot clock: when to do it next */
-    int64_t claim_ms, finish_ms, sweep_ms, schedule_ms, watch_ms;
+    int64_t claim_ms, finish_ms, sweep_ms, schedule_ms, watch_ms, prune_ms;
     int others[HF_DESK_OTHERS]; /* readable when one ends who runs executions beside us */
     size_t n_others;
     int64_t trouble_ms; /* boot clock: since when the store fails; 0: it does not */
@@ -107,6 +107,9 @@ struct hf_claim_options hf_desk_wants(const struct hf_desk *desk);
 
 /* Claim what is due, as far as there is room, and start it. */
 void hf_desk_claim(struct hf_desk *desk, size_t room);
+
+/* What was to be verified was not done: run its command, under the same lease. */
+void hf_desk_run_after_all(struct hf_desk *desk, struct hf_job *verified);
 
 /* Record the ends of jobs in desk->ending. */
 void hf_desk_finish(struct hf_desk *desk);

@@ -10,6 +10,7 @@
 #include "log.h"
 
 enum {
+    NOT_DONE = 1,        /* what verify exits with */
     AGAIN_MS = 500,      /* the next attempt, while the store fails */
     FAREWELL_MS = 10000, /* how long a worker that is to stop goes on trying */
 };
@@ -28,11 +29,35 @@ static const char *why_lost(const struct hf_job *job)
     return hf_end_is_lost(&job->end) ? "its lease could not be renewed in time" : NULL;
 }
 
+/* Its verify command has told: exit code 0 means that it was done. Else nobody knows. */
+static void judge(struct hf_job *job, int code, struct hf_result *result)
+{
+    if (code == 0 && result->state == HF_SUCCESS)
+        result->reason = "it was done, as verify says";
+    if (result->state == HF_SUCCESS || job->end.why == HF_ENDING_CANCELLED)
+        return;
+    result->state = HF_ABORTED;
+    result->has_exit_code = false;
+    result->reason = job->verdict;
+    if (code == NOT_DONE)
+        snprintf(job->verdict, sizeof job->verdict,
+                 "it was not done, and its attempts are used up");
+    else if (job->why_not[0])
+        snprintf(job->verdict, sizeof job->verdict, "can't be verified: %.150s", job->why_not);
+    else
+        snprintf(job->verdict, sizeof job->verdict,
+                 "nobody knows whether it was done: verify ended with %d", code);
+}
+
 static struct hf_result result_of(struct hf_job *job)
 {
     int code = job->why_not[0] ? HF_EXIT_NOT_EXECUTABLE : hf_end_code(&job->end);
     struct hf_result result = hf_end_result(&job->end, job->never_started, code, job->capture);
     const char *lost = why_lost(job);
+    if (job->verifies && !lost) {
+        judge(job, code, &result);
+        return result;
+    }
     if (lost) {
         result.state = HF_ABORTED;
         result.has_exit_code = false;
@@ -143,6 +168,32 @@ static void give_up(struct hf_desk *d)
     }
 }
 
+/* What is to be run now, since it was not done before. */
+static bool was_not_done(const struct hf_job *job)
+{
+    const struct hf_execution *x = &job->execution;
+    return job->verifies && !job->why_not[0] && job->end.why == HF_ENDING_SELF && !why_lost(job) &&
+           hf_end_code(&job->end) == NOT_DONE && (!x->max_attempts || x->spent < x->max_attempts);
+}
+
+static void run_what_was_not_done(struct hf_desk *d)
+{
+    struct hf_jobs all = d->ending;
+    if (!all.first)
+        return;
+    hf_jobs_init(&d->ending);
+    for (struct hf_job *job = all.first, *next; job; job = next) {
+        next = job->next;
+        bool to_run = was_not_done(job);
+        if (to_run && d->is_stopping)
+            job->stopped = "its worker was stopped"; /* others ask again */
+        if (to_run && !d->is_stopping)
+            hf_desk_run_after_all(d, job);
+        else
+            hf_jobs_add(&d->ending, job);
+    }
+}
+
 /* Renewing stops before anything is given back. */
 static size_t fill_batch(struct hf_desk *d)
 {
@@ -158,6 +209,7 @@ static size_t fill_batch(struct hf_desk *d)
 void hf_desk_finish(struct hf_desk *d)
 {
     struct hf_error err;
+    run_what_was_not_done(d);
     while (d->ending.first) {
         size_t n = fill_batch(d);
         hf_failpoint(HF_FAIL_ENDED);

@@ -89,6 +89,8 @@ int hf_job_prepare(struct hf_job *job, struct hf *hf, const struct hf_workflow *
     struct hf_command command = {.in_fd = -1, .out_fd = -1, .err_fd = -1};
     job->ttl_ms = workflow->ttl_ms;
     int r = hf_outfit_open(&outfit, workflow, &command, err);
+    if (job->verifies)
+        command.argv = workflow->verify;
     if (r >= 0)
         r = connect_command(job, hf, &command, err);
     if (r >= 0)

@@ -24,6 +24,7 @@ struct hf_job {
     struct hf_lease lease;
     struct hf_execution execution;
     int64_t ttl_ms; /* of its workflow */
+    bool verifies;  /* the command is the one that tells whether it was done */
     struct hf_capture *capture;
     struct hf_pump pumps[HF_TAPS];
     int link; /* to its guardian; -1: there is none */
@@ -36,6 +37,7 @@ struct hf_job {
     /* how it ended */
     struct hf_run_end end;
     bool never_started;
+    char verdict[HF_REASON_MAX + 1]; /* verifies: why it is ABORTED */
     const char *stopped; /* why it was not even started, and is to be left to others; or NULL */
     char why_not[HF_REASON_MAX + 1]; /* never_started: what failed */
     int64_t began_ms;                /* boot clock */

@@ -260,7 +260,7 @@ static void signals_ready(void *loop, struct hf_source *source)
     while (read(source->fd, &info, sizeof info) == (ssize_t)sizeof info)
         if (info.ssi_signo == SIGHUP)
             reload(loop);
-        else
+        else if (info.ssi_signo != HF_WORK_ORPHANED || ((struct loop *)loop)->stage == WORKING)
             stop(loop);
 }
 
@@ -309,7 +309,7 @@ static void run(struct loop *l)
 
 static int open_signals(struct loop *l, struct hf_error *err)
 {
-    static const int wanted[] = {SIGTERM, SIGINT, SIGHUP};
+    static const int wanted[] = {SIGTERM, SIGINT, SIGHUP, HF_WORK_ORPHANED};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)

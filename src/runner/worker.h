@@ -18,6 +18,8 @@
 #ifndef HF_RUNNER_WORKER_H
 #define HF_RUNNER_WORKER_H
 
+#include <signal.h>
+
 #include "holdfast.h"
 
 struct hf_work_options {
@@ -31,6 +33,12 @@ struct hf_work_options {
     bool drain;          /* end when nothing is due */
     bool quiet;          /* no line per execution */
 };
+
+/*
+ * Stop, as with SIGTERM, but however often it comes: the kernel sends it for the death of each of
+ * the parent's threads.
+ */
+#define HF_WORK_ORPHANED SIGUSR1
 
 /* Until SIGTERM, SIGINT, or what the options say: 0, or negative with `err` filled. */
 int hf_work(const struct hf_work_options *opts, struct hf_error *err);

@@ -17,6 +17,7 @@
 
 #include "error.h"
 #include "server.h"
+#include "worker.h"
 #include "workflows.h"
 
 enum {
@@ -123,8 +124,7 @@ int runner_fd(const struct server *server) { return server->runner->events_fd; }
 /* In the child, with threads in the parent: system calls only. */
 _Noreturn static void become(const struct runner *r, pid_t parent)
 {
-    prctl(PR_SET_PDEATHSIG,
-          SIGTERM); /* of the thread that starts it: that is the loop's, our first */
+    prctl(PR_SET_PDEATHSIG, HF_WORK_ORPHANED); /* the parent is the loop's thread */
     if (getppid() != parent)
         _exit(0);
     setpgid(0, 0); /* what a terminal says is said to us, and passed on */

@@ -229,3 +229,67 @@ def test_a_worker_does_not_watch_itself(hf):
     start_running(hf, flows, "slow", "--key", "b")
     poll(lambda: worker.pid in watched_by(other) and other.pid in watched_by(worker))
     assert other.pid not in watched_by(other)
+
+
+# ---- on-lost: verify ----------------------------------------------------------------------------
+
+
+def lose_one(hf, tmp_path, verify, **settings):
+    """An execution whose worker was stopped when its command may have done something; the command succeeds from now on."""
+    started, ready = tmp_path / "started", tmp_path / "ready"
+    script = f"echo >> {started}; test -e {ready} || exec sleep 1000"
+    flows = Workflows(hf, pay=sh(script, verify=["sh", "-c", verify], **{"on-lost": "verify", **settings}))
+    worker = work(hf, "--grace", "0s")
+    id = hf.ok("schedule", "pay", "--in", "0s", "--input", "-", input="the input")
+    poll(started.exists)
+    worker.terminate()
+    worker.wait()
+    ready.touch()
+    assert flows.show(id)["state"] == "PENDING"
+    return flows, id, lambda: len(started.read_text())
+
+
+def test_what_verify_finds_done_is_done(hf, tmp_path):
+    asked = tmp_path / "asked"
+    flows, id, n_started = lose_one(hf, tmp_path, f"cat > {asked}; echo found it")
+    assert hf("work", "--drain").returncode == 0
+    x = flows.show(id)
+    assert (x["state"], x["exitCode"], n_started()) == ("SUCCESS", 0, 1)
+    assert "verify" in x["reason"] and asked.read_text() == "the input"
+
+
+def test_what_verify_finds_not_done_is_run(hf, tmp_path):
+    flows, id, n_started = lose_one(hf, tmp_path, "exit 1")
+    done = hf("work", "--drain")
+    x = flows.show(id)
+    assert (x["state"], x["attempt"], n_started()) == ("SUCCESS", 2, 2), done.stderr
+    assert "event=verifying" in done.stderr and "event=started" in done.stderr
+
+
+@pytest.mark.parametrize("verify, says", [("exit 7", "verify ended with 7"), ("kill -9 $$", "verify ended with 137")])
+def test_what_verify_can_not_tell_is_aborted(hf, tmp_path, verify, says):
+    flows, id, n_started = lose_one(hf, tmp_path, verify)
+    assert hf("work", "--drain").returncode == 0
+    x = flows.show(id)
+    assert (x["state"], n_started()) == ("ABORTED", 1) and says in x["reason"], x
+
+
+def test_verify_that_is_no_more(hf, tmp_path):
+    flows, id, n_started = lose_one(hf, tmp_path, "exit 1")
+    flows.write(pay=sh("true"))
+    assert hf("work", "--drain").returncode == 0
+    x = flows.show(id)
+    assert x["state"] == "ABORTED" and "no verify" in x["reason"] and n_started() == 1
+
+
+def test_a_worker_that_is_killed_while_it_verifies(hf, tmp_path):
+    """Then it is asked again, by another one."""
+    asked = tmp_path / "asked"
+    flows, id, n_started = lose_one(hf, tmp_path, f"test -e {asked} && exit 1; touch {asked}; exec sleep 1000")
+    worker = work(hf)
+    poll(asked.exists)
+    worker.kill()
+    worker.wait()
+    work(hf)
+    x = flows.wait_for(id, "SUCCESS")
+    assert (x["attempt"], n_started()) == (3, 2)
