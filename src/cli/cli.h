@@ -138,8 +138,8 @@ struct cli_command {
     const char *summary;
     const char *details;            /* for help: a paragraph, or NULL */
     int min_operands, max_operands; /* max -1: any number */
-    bool wraps_command; /* options end at the first operand; what follows is COMMAND's */
-    int64_t default_wait_ms;
+    bool wraps_command;      /* options end at the first operand; what follows is COMMAND's */
+    int64_t default_wait_ms; /* or CLI_WAIT_UNSAID: it depends */
     int (*run)(struct cli *cli, int argc, char **argv);
 };
 
@@ -231,6 +231,7 @@ void cli_say(enum cli_style style, const char *format, ...) __attribute__((forma
 
 /* Print a JSON object and a newline, and clear it. 0, or the exit code after complaining. */
 int cli_put_json(struct hf_buf *json);
+enum { CLI_WAIT_UNSAID = -2 };   /* as a wait: neither --wait nor --nonblock was given */
 enum { CLI_JSON_MAX = 1 << 16 }; /* the cap of one object */
 
 /*

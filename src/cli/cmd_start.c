@@ -59,16 +59,12 @@ static int read_input(const char *path, struct hf_buf *input)
     return hf_code_exit(HF_TOO_LARGE);
 }
 
-/* Where a setting can't be done yet, and doing without it would not be what was asked for. */
-static int check_supported(const struct hf_workflow *w)
+/* Who is to be waited for without having been told how long waits for ever. */
+static int64_t choose_wait(int64_t asked_ms, enum hf_overlap overlap)
 {
-    const char *what = w->overlap != HF_OVERLAP_REJECT ? "overlap other than reject"
-                       : w->concurrency > 1            ? "concurrency above 1"
-                                                       : NULL;
-    if (!what)
-        return 0;
-    cli_complain("%s: %s is not supported yet by start; leave it out", w->name, what);
-    return hf_code_exit(HF_UNSUPPORTED);
+    if (asked_ms != CLI_WAIT_UNSAID)
+        return asked_ms;
+    return overlap == HF_OVERLAP_REJECT || overlap == HF_OVERLAP_SKIP ? 0 : HF_FOREVER;
 }
 
 static void set_options(struct start *s)
@@ -76,6 +72,7 @@ static void set_options(struct start *s)
     struct cli_options *opts = &s->cli->opts;
     const struct hf_workflow *w = s->workflow;
     opts->ttl_ms = w->ttl_ms;
+    opts->wait_ms = choose_wait(opts->wait_ms, w->overlap);
     hf_workflow_ask(w, &s->begins);
     s->begins.lock = s->lock;
     s->begins.key = opts->key;
@@ -130,6 +127,8 @@ static int run_here(struct start *s)
                             .begins = &s->begins,
                             .execution = &s->execution,
                             .capture = s->capture,
+                            .skips = s->workflow->overlap == HF_OVERLAP_SKIP,
+                            .cancels = s->workflow->overlap == HF_OVERLAP_CANCEL,
                             .taps = {{.fd = -1}, {.fd = -1}}};
     if (hf_outfit_open(&s->outfit, s->workflow, &hold.command, &s->err) < 0)
         return cli_fail(s->cli, &s->err);
@@ -151,7 +150,10 @@ static int enqueue(struct start *s)
     int code = cli_open(s->cli, &hf);
     if (code)
         return code;
-    if (hf_enqueue(hf, &s->begins, &s->execution, &s->err) < 0)
+    int r = hf_enqueue(hf, &s->begins, &s->execution, &s->err);
+    if (r == -HF_HELD && s->begins.overlap == HF_OVERLAP_SKIP)
+        return cli_skipped(s->cli, &s->err);
+    if (r < 0)
         return cli_fail(s->cli, &s->err);
     const struct hf_execution *x = &s->execution;
     if (s->cli->opts.json)
@@ -165,9 +167,6 @@ static int enqueue(struct start *s)
 
 static int start(struct start *s)
 {
-    int code = check_supported(s->workflow);
-    if (code)
-        return code;
     if (s->cli->opts.detach)
         return enqueue(s);
     s->capture = malloc(sizeof *s->capture);
@@ -176,7 +175,7 @@ static int start(struct start *s)
         return CLI_EXIT_INTERNAL;
     }
     hf_capture_init(s->capture);
-    code = run_here(s);
+    int code = run_here(s);
     free(s->capture);
     if (s->execution.id[0] && code != hf_code_exit(HF_UNAVAILABLE) && code != hf_code_exit(HF_LOST))
         hf_retention_once(s->workflow, s->cli->hf);

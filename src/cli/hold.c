@@ -60,7 +60,24 @@ static int begin(struct holding *h, struct hf_lease *lease, struct hf_error *err
 {
     struct hf_begin_options options = *h->hold->begins;
     hf_run_bind(h->run, options.bound, &options.n_bound, &options.cancel_fd);
+    if (!h->hold->cancels)
+        return hf_begin(h->hf, &options, lease, h->hold->execution, err);
+    int64_t wait_ms = options.wait_ms;
+    options.wait_ms = 0;
+    int r = hf_begin(h->hf, &options, lease, h->hold->execution, err);
+    if (r != -HF_HELD)
+        return r;
+    if (err->has_holder && err->holder.execution_id[0])
+        hf_cancel(h->hf, err->holder.execution_id, NULL, NULL);
+    options.wait_ms = wait_ms;
     return hf_begin(h->hf, &options, lease, h->hold->execution, err);
+}
+
+int cli_skipped(const struct cli *cli, const struct hf_error *err)
+{
+    if (!cli->opts.quiet)
+        cli_complain("%s; skipped, nothing was run", err->message);
+    return 0;
 }
 
 static int acquire(struct holding *h, struct hf_lease *lease, struct hf_error *err)
@@ -103,7 +120,9 @@ static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
         if (!h->cli->opts.quiet)
             cli_complain("%s; nothing was run", err.message);
         *ret_code = 0;
-    } else if (r < 0)
+    } else if (r == -HF_HELD && h->hold->skips)
+        *ret_code = cli_skipped(h->cli, &err);
+    else if (r < 0)
         *ret_code = cli_fail(h->cli, &err);
     if (r < 0 || signal_number)
         return false;

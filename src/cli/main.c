@@ -100,6 +100,7 @@ const struct cli_command cli_commands[] = {
          "Only one execution of WORKFLOW runs at a time. What it prints is passed on and kept;\n"
          "the exit code is the command's. With a key that has been used, nothing is run and\n"
          "the exit code is that of the execution that has it.",
+     .default_wait_ms = CLI_WAIT_UNSAID,
      .min_operands = 1,
      .max_operands = 1,
      .run = cmd_start},
