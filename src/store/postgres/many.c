@@ -175,12 +175,11 @@ static const struct kind {
 
 /* ---- one statement -------------------------------------------------------------------------- */
 
-/* Which of them are done: a row for each, that begins with its index from 1. How many are. */
-static uint32_t take_done(const struct kind *kind, const PGresult *result,
-                          struct hf_pg_task *const mine[], size_t n)
+/* Which of them are done: a row for each, that begins with its index from 1. */
+static void take_done(const struct kind *kind, const PGresult *result,
+                      struct hf_pg_task *const mine[], size_t n, struct hf_buf *ready)
 {
     int rows = hf_pq.PQntuples(result);
-    uint32_t done = 0;
     for (int row = 0; row < rows; row++) {
         struct hf_pg_cursor at = {.result = result, .row = row};
         int64_t i = hf_pg_take_int(&at);
@@ -188,9 +187,9 @@ static uint32_t take_done(const struct kind *kind, const PGresult *result,
             continue;
         kind->take(at, mine[i - 1]);
         mine[i - 1]->done = true;
-        done++;
+        if (kind->makes_ready)
+            hf_buf_printf(ready, "%s\n", mine[i - 1]->req->workflow);
     }
-    return done;
 }
 
 static int send_kind(struct hf_postgres *s, const struct kind *kind,
@@ -231,10 +230,10 @@ static int apply_kind(struct hf_postgres *s, const struct kind *kind, struct hf_
     int r = send_kind(s, kind, mine, found, &result, &fault, err);
     if (r < 0) /* refused by the server: nothing was done, each may try for itself */
         return r != -HF_UNKNOWN && fault.sqlstate[0] ? 0 : r;
-    uint32_t done = take_done(kind, result, mine, found);
+    struct hf_buf ready = HF_BUF(HF_PG_ALL_READY_MAX);
+    take_done(kind, result, mine, found, &ready);
     hf_pg_clear(&result, 1);
-    if (kind->makes_ready)
-        hf_pg_wake_idle(s, done);
+    hf_pg_wake_idle(s, &ready);
     return 0;
 }
 
