@@ -263,8 +263,8 @@ enum { HF_PG_PROCESSES_MAX = 160 };
 void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
 void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
 
-/* How many requests are looked at together; how many must be alike to go in one statement. */
-enum { HF_PG_MANY_MAX = 512, HF_PG_MANY_MIN = 3, HF_PG_PIPELINE_MAX = 128 };
+/* How many requests are looked at together, and how many of them go in one pipeline at most. */
+enum { HF_PG_MANY_MAX = 512, HF_PG_PIPELINE_MAX = 128 };
 
 /* ---- what the vtable points at -------------------------------------------------------------- */
 
