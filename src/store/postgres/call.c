@@ -370,7 +370,9 @@ int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_
     int r = hf_pg_begin_task(s, &task, requests, answers, err);
     if (r < 0)
         return r;
-    r = hf_pg_finish_alone(s, &task, err);
+    r = hf_pg_apply_simple(s, &task, 1, err);
+    if (r >= 0 && !task.done)
+        r = hf_pg_finish_alone(s, &task, err);
     hf_pg_end_task(s, &task);
     return r;
 }

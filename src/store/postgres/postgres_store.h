@@ -306,8 +306,8 @@ bool hf_pg_look(struct hf_pg_seen *seen, const char *lines);
 /* Those that are dead, or the others, as an array literal. */
 void hf_pg_list_seen(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
 
-/* How many requests are looked at together; how many must be alike to go in one statement. */
-enum { HF_PG_MANY_MAX = 512, HF_PG_MANY_MIN = 3 };
+/* How many requests are looked at together. */
+enum { HF_PG_MANY_MAX = 512 };
 
 /* ---- what the vtable points at -------------------------------------------------------------- */
 
