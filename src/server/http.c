@@ -11,6 +11,7 @@
 #include "body.h"
 #include "error.h"
 #include "server.h"
+#include "tls.h"
 #include "wire.h"
 
 static const char type_json[] = "application/json", type_problem[] = "application/problem+json";
@@ -556,46 +557,22 @@ static void drop_message(void *arg, const char *format, va_list args)
     (void)arg, (void)format, (void)args;
 }
 
-static int read_file(const char *path, struct hf_buf *ret, struct hf_error *err)
-{
-    char piece[4096];
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read %s", path);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
-        hf_buf_add(ret, piece, n);
-    fclose(file);
-    return ret->failed || !ret->len ? hf_fail(err, HF_INVALID, "%s is empty or too large", path)
-                                    : 0;
-}
-
 int http_start(struct server *server, struct listener *l, struct hf_error *err)
 {
-    struct hf_buf cert = HF_BUF(1 << 20), key = HF_BUF(1 << 20);
-    int r = 0;
-    if (l->tls && (r = read_file(server->opts->tls_cert, &cert, err)) >= 0)
-        r = read_file(server->opts->tls_key, &key, err);
-    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, cert.data},
-                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, key.data},
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_CERT_CALLBACK, 0, tls_callback()},
                                    {MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
-    if (r >= 0) {
-        l->daemon = MHD_start_daemon(
-            flags | (l->tls ? MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, l,
-            MHD_OPTION_EXTERNAL_LOGGER, drop_message, NULL, MHD_OPTION_LISTEN_SOCKET, l->fd,
-            MHD_OPTION_CONNECTION_LIMIT, (unsigned)server->opts->max_connections,
-            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-            0u, MHD_OPTION_NOTIFY_CONNECTION, on_connection, l, MHD_OPTION_NOTIFY_COMPLETED,
-            on_completed, l, MHD_OPTION_URI_LOG_CALLBACK, on_request_line, l,
-            MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-            MHD_OPTION_ARRAY, l->tls ? tls : &tls[2], MHD_OPTION_END);
-        if (!l->daemon)
-            r = hf_fail(err, l->tls ? HF_INVALID : HF_UNAVAILABLE, "can't serve at %s%s",
-                        l->address, l->tls ? "; do --tls-cert and --tls-key belong together?" : "");
-        else
-            l->epoll_fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    }
-    hf_buf_clear(&cert);
-    hf_buf_clear(&key);
-    return r;
+    l->daemon = MHD_start_daemon(
+        flags | (l->tls ? MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, l,
+        MHD_OPTION_EXTERNAL_LOGGER, drop_message, NULL, MHD_OPTION_LISTEN_SOCKET, l->fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)server->opts->max_connections,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, l, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        l, MHD_OPTION_URI_LOG_CALLBACK, on_request_line, l, MHD_OPTION_UNESCAPE_CALLBACK,
+        leave_escaped, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY,
+        l->tls ? tls : &tls[1], MHD_OPTION_END);
+    if (!l->daemon)
+        return hf_fail(err, HF_UNAVAILABLE, "can't serve at %s", l->address);
+    l->epoll_fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    return 0;
 }

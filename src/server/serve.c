@@ -15,6 +15,7 @@
 #include "error.h"
 #include "id.h"
 #include "server.h"
+#include "tls.h"
 
 int64_t now_us(void)
 {
@@ -75,6 +76,8 @@ static int open_parts(struct server *server, struct hf_error *err)
     if (r >= 0)
         r = mhd_load(err);
     if (r >= 0)
+        r = tls_load(server, err);
+    if (r >= 0)
         r = lanes_open(server->opts->store_url, &server->lanes, err);
     if (r >= 0)
         r = metrics_open(server, err);
@@ -124,6 +127,7 @@ static int start(struct server *server, struct hf_error *err)
 static void close_parts(struct server *server)
 {
     listen_close(server);
+    tls_close();
     if (server->lanes)
         lanes_finish(server->lanes);
     hf_watch_close(server->watch);
@@ -165,6 +169,15 @@ static void drain(struct server *server)
     claims_drain(server);
 }
 
+/* One that is bad is not taken: the old one stays. */
+static void reload_certificate(struct server *server)
+{
+    struct hf_error err;
+    if (tls_load(server, &err) < 0)
+        log_event("reload-failed", "file", server->opts->tls_cert, "message", err.message, "now",
+                  "the old certificate stays", LOG_END);
+}
+
 static void reload(struct server *server)
 {
     char text[80];
@@ -174,6 +187,7 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
+    reload_certificate(server);
     config_reload(server);
     notify_systemd("READY=1");
 }
