@@ -40,7 +40,12 @@ class Running:
 
 
 def is_gone(pid):
-    return not os.path.exists(f"/proc/{pid}")
+    """Nothing but what its parent, perhaps a slow init, has not yet asked for."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @on_each_engine
