@@ -162,6 +162,23 @@ static void drain(struct server *server)
     claims_drain(server);
 }
 
+/* One that is bad is not taken: the old one stays. Who is connected keeps the one it has. */
+static void reload_certificate(struct server *server)
+{
+    const struct serve_options *o = server->opts;
+    struct tls_context *fresh;
+    struct hf_error err;
+    if (!o->tls_cert)
+        return;
+    if (tls_open(o->tls_cert, o->tls_key, &fresh, &err) < 0) {
+        log_event("reload-failed", "file", o->tls_cert, "message", err.message, "now",
+                  "the old certificate stays", LOG_END);
+        return;
+    }
+    tls_close(server->tls);
+    server->tls = fresh;
+}
+
 static void reload(struct server *server)
 {
     char text[80];
@@ -171,6 +188,7 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
+    reload_certificate(server);
     if (config_reload(server) >= 0)
         runner_reload(server);
     notify_systemd("READY=1");

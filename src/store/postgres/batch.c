@@ -55,7 +55,7 @@ static int apply_wave(struct hf_postgres *s, const struct hf_request *requests,
         else
             begun++;
     }
-    r = begun > 1 ? hf_pg_apply_simple(s, tasks, begun, err) : 0;
+    r = begun ? hf_pg_apply_simple(s, tasks, begun, err) : 0;
     if (r >= 0 && begun)
         r = hf_pg_finish_all(s, tasks, begun, err);
     for (size_t k = 0; k < begun; k++)

@@ -240,7 +240,7 @@ void hf_pg_prune_sometimes(struct hf_postgres *s, const struct hf_answer *answer
 
 /* A row for each call: an answer, or somebody to look at. */
 static int take_results(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n,
-                        PGresult **results, uint32_t *ret_ready, struct hf_error *err)
+                        PGresult **results, struct hf_buf *ready, struct hf_error *err)
 {
     struct hf_pg_row row;
     for (size_t i = 0; i < n; i++) {
@@ -253,7 +253,7 @@ static int take_results(struct hf_postgres *s, struct hf_pg_task **tasks, size_t
                              row.execution.state != HF_RUNNING;
             hf_pg_fill_answer(&row, tasks[i]->req, tasks[i]->answer);
             tasks[i]->done = true;
-            *ret_ready += row.ready;
+            hf_buf_puts(ready, row.ready);
             if (row.queued && !hf_pg_has_execution(tasks[i]->req))
                 hf_pg_note_queued(s->listener, &tasks[i]->id, row.look);
         } else if (!hf_pg_look(&tasks[i]->seen, row.look))
@@ -269,7 +269,7 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
     struct hf_pg_statement statements[HF_PG_PIPELINE_MAX];
     PGresult *results[HF_PG_PIPELINE_MAX];
     bool changes = false, durable = false;
-    uint32_t ready = 0;
+    struct hf_buf ready = HF_BUF(HF_PG_ALL_READY_MAX);
     size_t i = 0;
     do {
         make_statement(s, tasks[i], &statements[i]);
@@ -285,7 +285,7 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
         return r;
     r = take_results(s, tasks, n, results, &ready, err);
     hf_pg_clear(results, n);
-    hf_pg_wake_idle(s, ready);
+    hf_pg_wake_idle(s, &ready);
     return r;
 }
 
@@ -370,7 +370,9 @@ int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_
     int r = hf_pg_begin_task(s, &task, requests, answers, err);
     if (r < 0)
         return r;
-    r = hf_pg_finish_alone(s, &task, err);
+    r = hf_pg_apply_simple(s, &task, 1, err);
+    if (r >= 0 && !task.done)
+        r = hf_pg_finish_alone(s, &task, err);
     hf_pg_end_task(s, &task);
     return r;
 }

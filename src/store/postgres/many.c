@@ -143,6 +143,12 @@ static bool is_finish(const struct hf_pg_task *t)
 
 static bool is_extend(const struct hf_pg_task *t) { return t->req->fence != 0; }
 
+/* Its command is about to be started, or has printed something. */
+static bool is_beat(const struct hf_pg_task *t)
+{
+    return is_extend(t) && hf_pg_has_execution(t->req);
+}
+
 bool hf_pg_is_plain_enqueue(const struct hf_request *req)
 {
     return req->op == HF_OP_ENQUEUE && req->input_size <= INPUT_MAX &&
@@ -151,36 +157,39 @@ bool hf_pg_is_plain_enqueue(const struct hf_request *req)
 
 static bool is_enqueue(const struct hf_pg_task *t) { return hf_pg_is_plain_enqueue(t->req); }
 
+#define EXTEND_MANY "SELECT * FROM holdfast.extend_many($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+
 static const struct kind {
     enum hf_op op;
+    size_t
+        min; /* so few are better off alone: what has a function of its own for the simple case */
     bool (*matches)(const struct hf_pg_task *t);
     const char *sql, *letters;
     void (*put)(struct hf_pg_columns *to, const struct hf_pg_task *t);
     void (*take)(struct hf_pg_cursor at, const struct hf_pg_task *t);
     bool makes_ready;
 } kinds[] = {
-    {HF_OP_ACQUIRE, is_acquire, "SELECT * FROM holdfast.acquire_many($1,$2,$3,$4,$5,$6)", "tblttt",
-     put_acquire, take_lease, false},
-    {HF_OP_RELEASE, is_release, "SELECT * FROM holdfast.release_many($1,$2,$3,$4)", "tblt",
+    {HF_OP_ACQUIRE, 3, is_acquire, "SELECT * FROM holdfast.acquire_many($1,$2,$3,$4,$5,$6)",
+     "tblttt", put_acquire, take_lease, false},
+    {HF_OP_RELEASE, 3, is_release, "SELECT * FROM holdfast.release_many($1,$2,$3,$4)", "tblt",
      put_release, take_lease, false},
-    {HF_OP_RELEASE, is_finish,
+    {HF_OP_RELEASE, 1, is_finish,
      "SELECT * FROM holdfast.finish_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)", "tblioitoblb",
      put_finish, take_ended, false},
-    {HF_OP_EXTEND, is_extend, "SELECT * FROM holdfast.extend_many($1,$2,$3,$4,$5,$6,$7,$8,$9)",
-     "tbllooblb", put_extend, take_answer, false},
-    {HF_OP_ENQUEUE, is_enqueue,
+    {HF_OP_EXTEND, 1, is_beat, EXTEND_MANY, "tbllooblb", put_extend, take_answer, false},
+    {HF_OP_EXTEND, 2, is_extend, EXTEND_MANY, "tbllooblb", put_extend, take_answer, false},
+    {HF_OP_ENQUEUE, 1, is_enqueue,
      "SELECT * FROM holdfast.enqueue_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
      "tttobuuliiili", put_enqueue, take_recorded, true},
 };
 
 /* ---- one statement -------------------------------------------------------------------------- */
 
-/* Which of them are done: a row for each, that begins with its index from 1. How many are. */
-static uint32_t take_done(const struct kind *kind, const PGresult *result,
-                          struct hf_pg_task *const mine[], size_t n)
+/* Which of them are done: a row for each, that begins with its index from 1. */
+static void take_done(const struct kind *kind, const PGresult *result,
+                      struct hf_pg_task *const mine[], size_t n, struct hf_buf *ready)
 {
     int rows = hf_pq.PQntuples(result);
-    uint32_t done = 0;
     for (int row = 0; row < rows; row++) {
         struct hf_pg_cursor at = {.result = result, .row = row};
         int64_t i = hf_pg_take_int(&at);
@@ -188,9 +197,9 @@ static uint32_t take_done(const struct kind *kind, const PGresult *result,
             continue;
         kind->take(at, mine[i - 1]);
         mine[i - 1]->done = true;
-        done++;
+        if (kind->makes_ready)
+            hf_buf_printf(ready, "%s\n", mine[i - 1]->req->workflow);
     }
-    return done;
 }
 
 static int send_kind(struct hf_postgres *s, const struct kind *kind,
@@ -226,15 +235,15 @@ static int apply_kind(struct hf_postgres *s, const struct kind *kind, struct hf_
     for (size_t i = 0; i < n; i++)
         if (!tasks[i].done && tasks[i].req->op == kind->op && kind->matches(&tasks[i]))
             mine[found++] = &tasks[i];
-    if (found < HF_PG_MANY_MIN)
+    if (found < kind->min)
         return 0;
     int r = send_kind(s, kind, mine, found, &result, &fault, err);
     if (r < 0) /* refused by the server: nothing was done, each may try for itself */
         return r != -HF_UNKNOWN && fault.sqlstate[0] ? 0 : r;
-    uint32_t done = take_done(kind, result, mine, found);
+    struct hf_buf ready = HF_BUF(HF_PG_ALL_READY_MAX);
+    take_done(kind, result, mine, found, &ready);
     hf_pg_clear(&result, 1);
-    if (kind->makes_ready)
-        hf_pg_wake_idle(s, done);
+    hf_pg_wake_idle(s, &ready);
     return 0;
 }
 

@@ -306,8 +306,8 @@ bool hf_pg_look(struct hf_pg_seen *seen, const char *lines);
 /* Those that are dead, or the others, as an array literal. */
 void hf_pg_list_seen(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
 
-/* How many requests are looked at together; how many must be alike to go in one statement. */
-enum { HF_PG_MANY_MAX = 512, HF_PG_MANY_MIN = 3 };
+/* How many requests are looked at together. */
+enum { HF_PG_MANY_MAX = 512 };
 
 /* ---- what the vtable points at -------------------------------------------------------------- */
 
@@ -337,7 +337,11 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
 /* ---- answers (answer.c) --------------------------------------------------------------------- */
 
 /* "REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER"; `ret` is untouched without one. */
-enum { HF_PG_TOOK_MAX = HF_OWNER_MAX + 200 };
+enum {
+    HF_PG_TOOK_MAX = HF_OWNER_MAX + 200,
+    HF_PG_READY_MAX = 4 * (HF_NAME_MAX + 1), /* of one request */
+    HF_PG_ALL_READY_MAX = 256 << 10
+};
 void hf_pg_parse_takeover(const char *text, struct hf_takeover *ret);
 
 /* holdfast.answer, in the order of its columns. */
@@ -353,7 +357,7 @@ struct hf_pg_row {
     char took[HF_PG_TOOK_MAX];
     bool has_holder;
     char look[4096];
-    uint32_t ready;                /* so many executions were made so */
+    char ready[HF_PG_READY_MAX];   /* workflows, a line each, of which executions were made so */
     struct hf_execution execution; /* its id is empty: there is none */
 };
 void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret);
@@ -383,8 +387,11 @@ int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execut
 int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
                int64_t *ret_next_ms, struct hf_error *err);
 
-/* After the commit: so many executions have become ready. Best effort: workers poll too. */
-void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);
+/*
+ * After the commit: executions of these workflows, a line each, have become ready. Best effort: workers
+ * poll too. It is cleared.
+ */
+void hf_pg_wake_idle(struct hf_postgres *s, struct hf_buf *ready);
 
 int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
                 const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,

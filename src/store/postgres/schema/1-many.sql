@@ -232,7 +232,7 @@ COMMENT ON FUNCTION holdfast.take_due IS 'The first that are due and that nobody
 CREATE TYPE holdfast.claimed AS (
     lock_id   bytea,
     now_ms    bigint,
-    ready     integer,
+    ready     text,
     took      text,
     execution holdfast.execution
 );
@@ -310,9 +310,9 @@ BEGIN
          WHERE c.nth = 1 AND c.lock = ANY (held) AND NOT l.parked AND l.name = c.lock
            AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = c.lock ORDER BY m.fence DESC LIMIT 1)
     )
-    SELECT b.lock_id, holdfast.ms(p_now), 0, '', b.x FROM begun AS b
+    SELECT b.lock_id, holdfast.ms(p_now), '', '', b.x FROM begun AS b
     UNION ALL
-    SELECT NULL::bytea, holdfast.ms(p_now), 0, '', holdfast.execution_of(c.id) FROM c
+    SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(c.id) FROM c
      WHERE c.lock = ANY (known) AND c.lock <> ALL (coalesce(free, '{}')) AND c.lock <> ALL (coalesce(held, '{}'));
     FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND parked LOOP
         PERFORM holdfast.park_due(crowded, p_now);
@@ -349,7 +349,7 @@ COMMENT ON FUNCTION holdfast.claim_one IS 'Claim this execution by begin_executi
 
 CREATE FUNCTION holdfast.claimed_before(p_lock_ids bytea[]) RETURNS SETOF holdfast.claimed LANGUAGE sql STABLE
 AS $$
-    SELECT l.lock_id, holdfast.ms(l.locked_at), 0, l.took, x
+    SELECT l.lock_id, holdfast.ms(l.locked_at), '', l.took, x
       FROM holdfast.execution AS x
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE name = x.lock ORDER BY fence DESC LIMIT 1) AS l
      WHERE x.state = 'RUNNING' AND l.execution_id = x.id AND l.lock_id = ANY (p_lock_ids)
@@ -404,7 +404,7 @@ BEGIN
             c := holdfast.claim_one(x, unused[1], p_ttl_ms, p_owner, p_processes, p_verifies, p_here);
             wanted := wanted - ((c.execution).id IS NOT NULL)::integer;
             unused := array_remove(unused, c.lock_id);
-            IF (c.execution).id IS NOT NULL OR c.ready > 0 THEN
+            IF (c.execution).id IS NOT NULL OR c.ready <> '' THEN
                 RETURN NEXT c;
             END IF;
             IF limited AND c.lock_id IS NULL AND (c.execution).id IS NOT NULL THEN
@@ -492,7 +492,7 @@ BEGIN
           FROM a JOIN LATERAL (SELECT m.execution_id FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence) AS before ON true
          WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
-           AND (SELECT x.state = 'RUNNING' AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
+           AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)
         RETURNING a.*, l.owner, l.locked_at, before.execution_id
     ), over AS MATERIALIZED (

@@ -195,7 +195,7 @@ BEGIN
         PERFORM holdfast.commit_durably();
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, l.fence, l.owner, l.note, '', holdfast.ms(l.locked_at),
-               holdfast.ms(l.locked_until), p_ttl_ms, l.waiters, l.processes, l.took, false, '', false,
+               holdfast.ms(l.locked_until), p_ttl_ms, l.waiters, l.processes, l.took, false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.confirm IS 'A waiter takes what it was offered; NULL: nothing is offered to it';
@@ -237,7 +237,7 @@ BEGIN
         PERFORM holdfast.commit_durably();
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, new_fence, p_owner, p_note, '', holdfast.ms(now),
-               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, 0,
+               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire IS 'Take a lock; where it is held, be refused, or with wait_ms <> 0 queue up (negative: for ever). The same lock_id again is the same acquire, and confirms an offer. To be called in a transaction of its own';
@@ -438,7 +438,7 @@ BEGIN
     )
     SELECT pg_notify(channel, encode(w.lock_id, 'hex'))::text INTO woken FROM served WHERE channel <> '';
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
-               holdfast.ms(until), w.ttl_ms, w.waiters - 1, w.processes, '', false, '', false, 0,
+               holdfast.ms(until), w.ttl_ms, w.waiters - 1, w.processes, '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';
@@ -472,7 +472,7 @@ BEGIN
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;
-    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, 0,
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is); -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';

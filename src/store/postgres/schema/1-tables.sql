@@ -319,16 +319,18 @@ COMMENT ON COLUMN holdfast.api_token.verbs      IS 'What it allows, separated by
 COMMENT ON COLUMN holdfast.api_token.prefix     IS 'Only names that begin so; empty: all';
 
 CREATE TABLE holdfast.sleeper (
-    since    timestamptz NOT NULL,
-    listener integer     NOT NULL,
-    id       bytea       PRIMARY KEY,
-    channel  text        NOT NULL COLLATE "C"
+    since     timestamptz NOT NULL,
+    listener  integer     NOT NULL,
+    id        bytea       PRIMARY KEY,
+    channel   text        NOT NULL COLLATE "C",
+    workflows text[]      COLLATE "C"
 );
 COMMENT ON TABLE  holdfast.sleeper          IS 'Workers that sleep until something is to be run: the one that has slept longest is told, and is taken out';
-COMMENT ON COLUMN holdfast.sleeper.since    IS 'Since when; after 10 minutes without a word it is gone, whoever listens';
-COMMENT ON COLUMN holdfast.sleeper.listener IS 'Process id of its connection that listens: where that has ended, so has the worker';
-COMMENT ON COLUMN holdfast.sleeper.id       IS 'Which one';
-COMMENT ON COLUMN holdfast.sleeper.channel  IS 'Where it is told (NOTIFY)';
+COMMENT ON COLUMN holdfast.sleeper.since     IS 'Since when; after 10 minutes without a word it is gone, whoever listens';
+COMMENT ON COLUMN holdfast.sleeper.listener  IS 'Process id of its connection that listens: where that has ended, so has the worker';
+COMMENT ON COLUMN holdfast.sleeper.id        IS 'Which one';
+COMMENT ON COLUMN holdfast.sleeper.channel   IS 'Where it is told (NOTIFY)';
+COMMENT ON COLUMN holdfast.sleeper.workflows IS 'Of which it would claim; NULL: of any';
 
 -- ---- types ----------------------------------------------------------------------------------------
 
@@ -353,7 +355,7 @@ CREATE TYPE holdfast.answer AS (
     has_holder      boolean,
     look            text,
     duplicate       boolean,
-    ready           integer,
+    ready           text,
     execution       holdfast.execution
 );
 COMMENT ON TYPE   holdfast.answer                 IS 'What a function answers: an outcome, and the lock as it is then';
@@ -377,7 +379,7 @@ COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over,
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
 COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says';
 COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
-COMMENT ON COLUMN holdfast.answer.ready           IS 'So many executions became ready to be claimed: after the commit, call wake_idle()';
+COMMENT ON COLUMN holdfast.answer.ready           IS 'Workflows, a line each, of which an execution became ready to be claimed, or may be: after the commit, call wake_idle()';
 COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';
 
 -- A request at work, passed between the functions below.
@@ -396,7 +398,7 @@ CREATE TYPE holdfast.turn AS (
     x         holdfast.execution,
     found     holdfast.execution,
     vacated   boolean,
-    ready     integer
+    ready     text
 );
 COMMENT ON TYPE   holdfast.turn           IS 'A request at work, between the functions that share the work';
 COMMENT ON COLUMN holdfast.turn.row       IS 'The name''s row, locked; saved at the end';
@@ -413,4 +415,4 @@ COMMENT ON COLUMN holdfast.turn.ahead     IS 'How many are ahead of the asker in
 COMMENT ON COLUMN holdfast.turn.x         IS 'The execution under the lease, or the one that ended with it; its id is NULL: none';
 COMMENT ON COLUMN holdfast.turn.found     IS 'The execution that the request means; its id is NULL: none';
 COMMENT ON COLUMN holdfast.turn.vacated   IS 'A lease ended in this request, or one that was ready to be claimed did: a parked one may be next';
-COMMENT ON COLUMN holdfast.turn.ready     IS 'How many executions this request has made ready';
+COMMENT ON COLUMN holdfast.turn.ready     IS 'As in answer';
