@@ -262,15 +262,12 @@ static void watch_others(struct hf_desk *d)
         d->sweep_ms = 0;
 }
 
-/* Slots of schedules become executions, also of workflows that others are to run; old ones go. */
+/* Slots of schedules become executions, also of workflows that others are to run. */
 static void schedule(struct hf_desk *d)
 {
     int64_t wall_ms = hf_clock_wall_ms();
     int64_t next_ms = hf_scheduler_tick(d->scheduler, d->hf, wall_ms);
-    int64_t prune_ms = hf_retention_tick(d->all, d->hf, wall_ms);
-    if (prune_ms < next_ms)
-        next_ms = prune_ms;
-    d->schedule_ms = hf_clock_boot_ms() + (next_ms - wall_ms);
+    d->schedule_ms = next_ms == INT64_MAX ? INT64_MAX : hf_clock_boot_ms() + (next_ms - wall_ms);
     d->claim_ms = 0;
 }
 
