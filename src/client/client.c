@@ -320,13 +320,22 @@ int hf_status_of(struct hf *hf, const char *name, struct hf_status *ret, struct 
     return r;
 }
 
+int hf_list_after(struct hf *hf, enum hf_list_filter filter, const char *prefix, const char *after,
+                  hf_status_fn fn, void *arg, struct hf_error *err)
+{
+    struct hf_listing which = {filter, prefix ? prefix : "", after ? after : ""};
+    int r = hf_check_handle(hf, err);
+    if (r < 0 || strlen(which.prefix) > HF_NAME_MAX)
+        return r; /* no name begins with what is longer */
+    if (strlen(which.after) > HF_NAME_MAX)
+        return hf_fail(err, HF_INVALID, "no name has more than %d bytes", HF_NAME_MAX);
+    return hf->store->ops->list(hf->store, &which, fn, arg, err);
+}
+
 int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_status_fn fn,
             void *arg, struct hf_error *err)
 {
-    int r = hf_check_handle(hf, err);
-    if (r < 0)
-        return r;
-    return hf->store->ops->list(hf->store, filter, prefix ? prefix : "", fn, arg, err);
+    return hf_list_after(hf, filter, prefix, NULL, fn, arg, err);
 }
 
 int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event_fn fn, void *arg,

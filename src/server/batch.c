@@ -47,6 +47,8 @@ static void answer_call(struct call *call)
         bool granted = answer->code == 0 && ask->op == HF_OP_ACQUIRE;
         if (granted || (answer->code == 0 && ask->op == HF_OP_EXTEND))
             metrics_lease(req->server, &answer->lease, granted);
+        if (answer->code == -HF_RACED)
+            metrics_raced(req->server);
         if (granted)
             announce_takeover(req, &answer->lease);
         if (answer->code == 0 && ask->op == HF_OP_RELEASE)

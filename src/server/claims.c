@@ -219,8 +219,11 @@ static void ask_done(struct job *job, int code, const struct hf_answer *answer,
         keep_failure(item, code, err);
     else if (answer->code == 0)
         keep_item(item, answer);
-    else
+    else {
         c->refused += answer->code == -HF_HELD && !answer->execution.parked;
+        if (answer->code == -HF_RACED)
+            metrics_raced(c->call.req->server);
+    }
     struct claims *t = c->call.req->server->claims;
     if (--c->left == 0)
         mark_all(c);

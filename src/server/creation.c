@@ -117,13 +117,15 @@ static int ask_by_workflow(struct execution_call *call, const struct hf_workflow
                        "%s is a workflow of this service, whose configuration says what is locked "
                        "and what runs it; send workflow, key, input, runAt, priority, owner, note",
                        w->name);
+    struct hf_begin_options o;
+    hf_workflow_ask(w, &o);
     call->ask = (struct hf_request){.name = call->x.lock,
-                                    .on_lost = (enum hf_on_lost)w->on_lost,
-                                    .max_attempts = hf_workflow_max_attempts(w),
-                                    .retry_backoff_ms = w->retries > 0 ? w->retry_backoff_ms : 0,
-                                    .concurrency = (int32_t)w->concurrency,
-                                    .overlap = (enum hf_overlap)w->overlap,
-                                    .queue_limit = (int32_t)w->queue_limit};
+                                    .on_lost = o.on_lost,
+                                    .max_attempts = o.max_attempts,
+                                    .retry_backoff_ms = o.retry_backoff_ms,
+                                    .concurrency = o.concurrency,
+                                    .overlap = o.overlap,
+                                    .queue_limit = o.queue_limit};
     return hf_workflow_lock(w, f->key, call->input.data, call->input.len, call->x.lock, err);
 }
 
@@ -315,7 +317,7 @@ static void input_done(struct job *job, int code, const struct hf_answer *answer
         request_problem(req, HF_UNAVAILABLE, "too many large requests at once; try again", NULL);
         return;
     }
-    hf_token(call->new_id);
+    hf_retry_id(old->id, call->new_id);
     req->job = (struct job){.ask = {.op = HF_OP_ENQUEUE,
                                     .name = old->lock,
                                     .workflow = old->workflow,

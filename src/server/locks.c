@@ -215,8 +215,6 @@ static void listing_forget(struct request *req)
 static int list_one(void *arg, const struct hf_status *status)
 {
     struct listing *l = arg;
-    if (strcmp(status->name, l->after) <= 0)
-        return 0;
     l->more = l->n == l->limit;
     if (l->more)
         return 1;
@@ -231,7 +229,7 @@ static int list_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
     struct listing *l = req->context;
-    return hf_list(hf, l->filter, l->prefix, list_one, l, err);
+    return hf_list_after(hf, l->filter, l->prefix, l->after, list_one, l, err);
 }
 
 static void list_done(struct job *job, int code, const struct hf_answer *answer,

@@ -283,6 +283,42 @@ void get_executions(struct request *req)
     }
 }
 
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+struct key_query {
+    struct execution_call call; /* first */
+    char workflow[HF_NAME_MAX + 1], from[HF_KEY_MAX + 1], to[HF_KEY_MAX + 1];
+};
+
+static int key_work(struct job *job, struct hf *hf, struct hf_error *err)
+{
+    struct key_query *q = request_of(job)->context;
+    char key[HF_KEY_MAX + 1];
+    int r = hf_last_key(hf, q->workflow, q->from, q->to, key, err);
+    if (r < 0)
+        return r;
+    hf_buf_puts(&q->call.out, "{\"key\":");
+    hf_wire_string(&q->call.out, key, strlen(key));
+    hf_buf_putc(&q->call.out, '}');
+    return 0;
+}
+
+void get_last_key(struct request *req)
+{
+    struct key_query *q = calloc(1, sizeof *q);
+    if (!q) {
+        request_problem(req, HF_NOMEM, "out of memory", NULL);
+        return;
+    }
+    execution_call_init(req, &q->call);
+    if (!request_query(req, "workflow", q->workflow, sizeof q->workflow) ||
+        !request_query(req, "from", q->from, sizeof q->from) ||
+        !request_query(req, "to", q->to, sizeof q->to) || hf_check_name(q->workflow, NULL) < 0)
+        request_problem(req, HF_INVALID, "the parameters workflow, from and to are needed", NULL);
+    else if (execution_is_for(req, q->workflow))
+        write_out(req, key_work, "application/json");
+}
+
 /* ---- what is due ---------------------------------------------------------------------------- */
 
 static int due_work(struct job *job, struct hf *hf, struct hf_error *err)

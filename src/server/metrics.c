@@ -49,6 +49,7 @@ struct metrics {
     struct tally *tally;
     uint64_t responses[N_CLASSES]; /* by the first digit of their status */
     uint64_t store_errors[N_OPS];
+    uint64_t raced;
     struct held held[N_LEASES];
 };
 
@@ -92,6 +93,8 @@ void metrics_store_error(struct server *server, enum hf_op op)
 {
     server->metrics->store_errors[op]++;
 }
+
+void metrics_raced(struct server *server) { server->metrics->raced++; }
 
 /* By FNV-1a: what two tokens with one key would spoil is a sample of a histogram. */
 static struct held *place_of(struct server *server, const char *token, uint64_t *ret_key)
@@ -182,6 +185,17 @@ static void put_own(struct hf_buf *out, const struct server *server)
                   server->n_connections, waits_count(server));
 }
 
+/* What is known without the store, where that does not answer: else it is among its totals. */
+static void put_acquires(struct hf_buf *out, const struct metrics *m)
+{
+    hf_buf_printf(out,
+                  "# HELP holdfast_acquire_total Requests for a lock.\n"
+                  "# TYPE holdfast_acquire_total counter\n"
+                  "holdfast_acquire_total{result=\"raced\"} %llu\n"
+                  "holdfast_acquire_total{result=\"error\"} %llu",
+                  (unsigned long long)m->raced, (unsigned long long)m->store_errors[HF_OP_ACQUIRE]);
+}
+
 /* ---- the routes ----------------------------------------------------------------------------- */
 
 static struct request *request_of(struct job *job)
@@ -213,6 +227,9 @@ static void totals_done(struct job *job, int code, const struct hf_answer *answe
     if (!(req = request_back(job)))
         return;
     bool json = req->route->handle == get_totals;
+    const struct metrics *m = req->server->metrics;
+    totals.acquire_raced = (int64_t)m->raced;
+    totals.acquire_error = (int64_t)m->store_errors[HF_OP_ACQUIRE];
     if (code < 0 && json) {
         request_problem(req, -code, err->message, NULL);
         return;
@@ -223,6 +240,8 @@ static void totals_done(struct job *job, int code, const struct hf_answer *answe
         put_own(&req->answer, req->server);
         if (code >= 0)
             hf_totals_prometheus(&req->answer, &totals);
+        else
+            put_acquires(&req->answer, m);
         hf_buf_putc(&req->answer, '\n');
         req->content_type = "text/plain; version=0.0.4; charset=utf-8";
     }

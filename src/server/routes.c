@@ -29,6 +29,8 @@ static const struct route routes[] = {
      QUERY("workflow", "state", "limit", "cursor")},
     {"POST", "/v1/executions/claim", VERB_EXECUTIONS_WORK, post_claim, NULL},
     {"POST", "/v1/executions/due", VERB_EXECUTIONS_WORK, post_due, NULL},
+    {"GET", "/v1/executions/last-key", VERB_EXECUTIONS_READ, get_last_key,
+     QUERY("workflow", "from", "to")},
     {"GET", "/v1/executions/#", VERB_EXECUTIONS_READ, get_execution, QUERY("brief")},
     {"GET", "/v1/executions/#/input", VERB_EXECUTIONS_READ, get_input, NULL},
     {"GET", "/v1/executions/#/output", VERB_EXECUTIONS_READ, get_output, NULL},

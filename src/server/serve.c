@@ -28,7 +28,7 @@ int64_t now_ms(void) { return now_us() / 1000; }
 /* ---- starting ------------------------------------------------------------------------------- */
 
 /* What a descriptor in the loop's epoll is; listeners and connections follow. */
-enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_IDLE };
+enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_IDLE, FROM_RUNNER };
 
 static int add_source(struct server *server, int fd, enum source source, struct hf_error *err)
 {
@@ -94,9 +94,13 @@ static int open_parts(struct server *server, struct hf_error *err)
 
 static int start(struct server *server, struct hf_error *err)
 {
+    int r = runner_open(server, err);
     raise_limits();
     hf_random(&server->id_high, sizeof server->id_high);
-    int r = open_parts(server, err);
+    if (r >= 0)
+        r = open_parts(server, err);
+    if (r >= 0)
+        r = add_source(server, runner_fd(server), FROM_RUNNER, err);
     if (r >= 0)
         r = add_source(server, lanes_fd(server->lanes), FROM_LANES, err);
     if (r >= 0)
@@ -139,6 +143,7 @@ static void close_parts(struct server *server)
 
 static void drain(struct server *server)
 {
+    runner_stop(server);
     if (server->draining)
         return;
     server->draining = true;
@@ -157,6 +162,23 @@ static void drain(struct server *server)
     claims_drain(server);
 }
 
+/* One that is bad is not taken: the old one stays. Who is connected keeps the one it has. */
+static void reload_certificate(struct server *server)
+{
+    const struct serve_options *o = server->opts;
+    struct tls_context *fresh;
+    struct hf_error err;
+    if (!o->tls_cert)
+        return;
+    if (tls_open(o->tls_cert, o->tls_key, &fresh, &err) < 0) {
+        log_event("reload-failed", "file", o->tls_cert, "message", err.message, "now",
+                  "the old certificate stays", LOG_END);
+        return;
+    }
+    tls_close(server->tls);
+    server->tls = fresh;
+}
+
 static void reload(struct server *server)
 {
     char text[80];
@@ -166,7 +188,9 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
-    config_reload(server);
+    reload_certificate(server);
+    if (config_reload(server) >= 0)
+        runner_reload(server);
     notify_systemd("READY=1");
 }
 
@@ -195,6 +219,8 @@ static void take_event(struct server *server, const struct epoll_event *event)
         take_signals(server);
     else if (source == FROM_IDLE)
         claims_woken(server);
+    else if (source == FROM_RUNNER)
+        runner_ended(server);
     else
         waits_woken(server);
 }
@@ -223,6 +249,7 @@ static int64_t tick(struct server *server)
     next_ms = earlier(next_ms, results_tick(server, at_ms));
     next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
+    next_ms = earlier(next_ms, runner_tick(server, at_ms));
     next_ms = earlier(next_ms, connections_tick(server, at_ms));
     run_connections(server);
     if (server->draining)
@@ -232,7 +259,8 @@ static int64_t tick(struct server *server)
 
 static bool is_drained(const struct server *server)
 {
-    return server->draining && (!server->n_requests || now_ms() >= server->drain_until_ms);
+    return server->draining && runner_is_gone(server) &&
+           (!server->n_requests || now_ms() >= server->drain_until_ms);
 }
 
 static void loop(struct server *server)
@@ -279,11 +307,13 @@ int serve(const struct serve_options *opts, struct hf_error *err)
     log_open(opts->log_json);
     int r = start(server, err);
     if (r >= 0) {
+        runner_check_store(server);
         notify_systemd("READY=1");
         loop(server);
         finish(server);
     }
     close_parts(server);
+    runner_close(server);
     if (r >= 0)
         log_event("stopped", LOG_END);
     log_flush();

@@ -13,7 +13,8 @@
  *   answer.c      sends what request_answer() or request_problem() was given
  *
  * serve.c is the loop and the life of the service, listen.c its sockets, notify.c what systemd is
- * told, metrics.c what Prometheus is, config.c the workflows.
+ * told, metrics.c what Prometheus is, config.c the workflows, runner.c
+ * the process that runs them.
  */
 #ifndef HF_SERVER_SERVER_H
 #define HF_SERVER_SERVER_H
@@ -206,8 +207,8 @@ void route_request(struct request *req);
 handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_guard, get_locks,
     post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
     get_ready, get_openapi, get_root, post_execution, get_executions, get_execution, get_input,
-    get_output, get_log, post_cancel, post_retry, post_claim, post_due, post_heartbeat, post_finish,
-    post_webhook;
+    get_output, get_log, get_last_key, post_cancel, post_retry, post_claim, post_due,
+    post_heartbeat, post_finish, post_webhook;
 
 /* ---- the service ---------------------------------------------------------------------------- */
 
@@ -243,6 +244,7 @@ struct server {
     struct access *access;
     struct known *known; /* executions.c: by their ids */
     struct claims *claims;
+    struct runner *runner;
     uint64_t id_high, id_count;
     bool again; /* run the loop once more before it sleeps */
 };
@@ -400,9 +402,27 @@ bool webhook_is_to_be_signed(struct request *req);
 int config_open(struct server *server, struct hf_error *err);
 void config_close(struct server *server);
 /* Read it again; where it is bad the old one stays. Says so in the log. */
-void config_reload(struct server *server);
+int config_reload(struct server *server);
 /* The request needs its configuration no more. */
 void request_forget_config(struct request *req);
+
+/* ---- runner.c ------------------------------------------------------------------------------- */
+
+/* Before signals are blocked and limits raised: commands shall have what we were given. */
+int runner_open(struct server *server, struct hf_error *err);
+void runner_close(struct server *server);
+/* Once, when the lanes are open: without executions there is nothing to run. */
+void runner_check_store(struct server *server);
+/* Readable when it has ended: runner_ended(). */
+int runner_fd(const struct server *server);
+void runner_ended(struct server *server);
+/* Start it where there are workflows and it does not run; when to look again. */
+int64_t runner_tick(struct server *server, int64_t now_ms);
+/* It reads the workflows again. */
+void runner_reload(struct server *server);
+/* It claims nothing more and ends; again: it kills its commands at once. */
+void runner_stop(struct server *server);
+bool runner_is_gone(const struct server *server);
 
 /* ---- executions.c, claims.c ----------------------------------------------------------------- */
 
@@ -436,6 +456,8 @@ void metrics_close(struct server *server);
 void metrics_observe(struct server *server, enum histogram_name which, int64_t us);
 void metrics_request(struct server *server, unsigned status);
 void metrics_store_error(struct server *server, enum hf_op op);
+/* Who asked for a lock was overtaken: by another request with its token, or for the same execution. */
+void metrics_raced(struct server *server);
 /* A lease was granted or renewed, or ended, through this service. */
 void metrics_lease(struct server *server, const struct hf_lease *lease, bool is_new);
 void metrics_released(struct server *server, const char *token);

@@ -86,7 +86,7 @@ static int use_files(SSL_CTX *ctx, const char *cert, const char *key, struct hf_
         if (access(files[i], R_OK) < 0)
             return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read %s", files[i]);
     if (ssl.SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
-        return fail(err, "there is no certificate in", cert);
+        return fail(err, "no certificate that can be used is in", cert);
     if (ssl.SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
         return fail(err, "do --tls-cert and --tls-key belong together? There is no such key in",
                     key);

@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import re
 import threading
 import time
 import uuid
@@ -10,6 +11,7 @@ import pytest
 
 from api_helpers import Service, api, make_service, run_tool, service  # noqa: F401
 from conftest import PATIENCE_S, Holdfast, poll
+from workflows import Workflows
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 MIB = 1 << 20
@@ -212,6 +214,28 @@ def test_what_is_cancelled_is_not_marked(service):
 def test_bad_creations(service, body, says):
     assert says in service.post("/v1/executions", body).problem(400, "INVALID")["detail"]
     assert service.get("/v1/executions").ok()["items"] == []
+
+
+# ---- workflows of the service -----------------------------------------------------------------
+
+
+def test_a_workflow_of_the_service(api):
+    flows = Workflows(api, pay={"command": ["cat"], "lock": "user/{input.user}", "overlap": "queue", "queue-limit": 1, "retries": 2,
+                                "retry-backoff": "7s", "on-lost": "retry", "concurrency": 5})
+    service = Service(api)
+    made = create(service, input={"user": "ann"}, priority=2)
+    assert (made["lock"], made["onLost"], made["maxAttempts"], made["retryBackoffMs"], made["concurrency"], made["priority"]) == (
+        "user/ann", "retry", 3, 7000, 5, 2)
+    service.post("/v1/executions", {"workflow": "pay", "input": {"user": "ann"}}).problem(429, "QUEUE_FULL")
+    create(service, input={"user": "bob"})
+    assert "user" in service.post("/v1/executions", {"workflow": "pay", "input": {}}).problem(400, "INVALID")["detail"]
+    for field, value in (("token", NOBODY), ("lock", "x"), ("ttlMs", 1000), ("overlap", "skip"), ("onLost", "abort"), ("concurrency", 1)):
+        body = {"workflow": "pay", "input": {"user": "carl"}, field: value}
+        assert "configuration" in service.post("/v1/executions", body).problem(400, "INVALID")["detail"], field
+    create(service, "not-configured", overlap="skip", lock="other")
+    api.ok("work", "--drain", "--workflow", "pay")
+    assert service.get(at(made)).ok()["output"] == '{"user":"ann"}'
+    assert {x["state"] for x in flows.all("--workflow", "pay")} == {"SUCCESS"}
 
 
 # ---- inputs -----------------------------------------------------------------------------------
@@ -735,6 +759,9 @@ def test_a_store_that_is_gone(api, service):
     finish(service, x).problem(503, "STORE_UNAVAILABLE")
     service.post("/v1/executions/claim", {"waitMs": 100000}).problem(503, "STORE_UNAVAILABLE")
     begin(service).problem(503, "STORE_UNAVAILABLE")
+    text = service.get("/metrics").body
+    assert int(re.search(r'holdfast_acquire_total\{result="error"\} (\d+)', text)[1]) >= 1
+    assert run_tool("promtool", "check", "metrics", input=text).returncode == 0
 
 
 def test_metrics(service):
@@ -744,6 +771,9 @@ def test_metrics(service):
         finish(service, x, state).ok()
         finish(service, x, state).ok()
     service.post(at(create(service, "idle"), "/cancel")).ok()
+    create(service, "one", overlap="queue")
+    create(service, "one", overlap="queue")
+    claim_one(service)
     text = service.get("/metrics").body
     done = run_tool("promtool", "check", "metrics", input=text)
     assert done.returncode == 0 and done.stdout + done.stderr == ""
@@ -752,5 +782,6 @@ def test_metrics(service):
     assert values['holdfast_executions_total{workflow="we\\"ird\\\\",state="FAILED"}'] == "1"
     assert values['holdfast_executions_total{workflow="idle",state="ABORTED"}'] == "1"
     assert values['holdfast_execution_duration_seconds_count{workflow="we\\"ird\\\\"}'] == "3"
-    assert values["holdfast_schedule_lag_seconds_count"] == "3"
+    assert values["holdfast_schedule_lag_seconds_count"] == "4"
+    assert values['holdfast_executions{state="PENDING"}'] == values['holdfast_executions{state="RUNNING"}'] == "1"
     assert x["id"] not in text and '"l0"' not in text

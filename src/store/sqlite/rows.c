@@ -486,3 +486,27 @@ int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lo
     pthread_mutex_unlock(&s->mutex);
     return r < 0 ? r : 0;
 }
+
+int hf_sqlite_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                      struct hf_error *err)
+{
+    struct hf_sqlite *s = hf_sqlite_of(store);
+    size_t n = 0;
+    int r = -HF_UNAVAILABLE;
+    pthread_mutex_lock(&s->mutex);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_RUNNERS, err);
+    if (stmt) {
+        struct hf_sqlite_cursor to = {stmt, 1};
+        hf_sqlite_put_int(&to, s->boot);
+        hf_sqlite_put_int(&to, (int64_t)max);
+        while ((r = hf_sqlite_row(s, stmt, err)) > 0) {
+            struct hf_sqlite_cursor from = {stmt, 0};
+            ret[n] = (struct hf_processes){0};
+            take_bound(&from, &ret[n++]);
+        }
+    }
+    pthread_mutex_unlock(&s->mutex);
+    if (r >= 0)
+        *ret_n = n;
+    return r;
+}
