@@ -383,14 +383,12 @@ static int sweep_one(void *arg, const struct hf_status *status)
 static int mend_one(void *arg, const struct hf_execution *x)
 {
     struct sweep *s = arg;
-    struct hf_request req = {.op = HF_OP_STATUS, .name = x->lock};
+    struct hf_request look = {.op = HF_OP_STATUS, .name = x->lock};
+    struct hf_request settle = {.op = HF_OP_SETTLE, .name = x->lock, .execution_id = x->id};
     struct hf_answer answer;
-    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err); /* disturbs nobody */
-    if (s->failed >= 0 && strcmp(answer.holder.execution_id, x->id) != 0) {
-        req.op = HF_OP_SETTLE;
-        req.execution_id = x->id;
-        s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
-    }
+    s->failed = hf_ask_store(s->hf, &look, &answer, NULL, s->err); /* disturbs nobody */
+    if (s->failed >= 0 && strcmp(answer.holder.execution_id, settle.execution_id) != 0)
+        s->failed = hf_ask_store(s->hf, &settle, &answer, NULL, s->err);
     return s->failed < 0;
 }
 

@@ -99,8 +99,8 @@ static const char *copy(struct reader *r, const char *text, size_t n)
 static const char *take_line(struct reader *r, size_t *ret_n)
 {
     const char *line = r->at, *end = memchr(line, '\n', (size_t)(r->end - line));
-    *ret_n = (size_t)(end - 1 - line);
-    r->at = end + 1;
+    *ret_n = end ? (size_t)(end - 1 - line) : 0; /* every line has one: head_length() has looked */
+    r->at = end ? end + 1 : r->end;
     return line;
 }
 
