@@ -397,14 +397,15 @@ void connection_close(struct connection *c)
 /* Not before: epoll may have told of it once more in this turn. */
 void connections_bury(struct server *server)
 {
-    while (!ring_is_empty(&server->dead)) {
-        struct connection *c = connection_of_ready(server->dead.next);
-        ring_leave(&c->ready);
+    for (struct ring *at = server->dead.next, *next; at != &server->dead; at = next) {
+        struct connection *c = connection_of_ready(at);
+        next = at->next;
         hf_buf_clear(&c->kept);
         hf_buf_clear(&c->unsent);
         tls_free(c->tls);
         free(c);
     }
+    ring_init(&server->dead);
 }
 
 int connections_open(struct server *server, struct hf_error *err)

@@ -114,7 +114,7 @@ static int read_request_line(struct reader *r)
         return refuse(r, 400, form);
     const char *target = line + n_method + 1, *space = memchr(target, ' ', (size_t)(end - target));
     n_target = space ? (size_t)(space - target) : 0;
-    if (!is_target(target, n_target))
+    if (!space || !is_target(target, n_target))
         return refuse(r, 400, form);
     const char *version = space + 1;
     if (end - version != 8 || memcmp(version, "HTTP/", 5) != 0)
