@@ -40,9 +40,9 @@ def test_which_file_it_is(api):
     write(api, GOOD, "one.yaml")
     write(api, GOOD.replace("hello", "two"), "two.yaml")
     env = {"HOLDFAST_CONFIG": f"{api.tmp_path}/one.yaml"}
-    service = Service(api, env=env)
+    service = Service(api, "--no-work", env=env)
     assert (status_of(service, "hello"), status_of(service, "two")) == (200, 404)
-    service = Service(api, "--config", f"{api.tmp_path}/two.yaml", env=env)
+    service = Service(api, "--no-work", "--config", f"{api.tmp_path}/two.yaml", env=env)
     assert (status_of(service, "hello"), status_of(service, "two")) == (404, 200)
 
 
@@ -74,11 +74,11 @@ def test_a_secret_that_everybody_can_read_is_warned_about(api):
     secret = write(api, "s3cret", "secret")
     path = write(api, f"workflows: {{a: {{command: ['true'], secret-files: [{secret}]}}}}")
     secret.chmod(0o644)
-    service = Service(api, "--config", path)
+    service = Service(api, "--no-work", "--config", path)
     assert str(secret) in service.logged("warning")
     service.stop()
     secret.chmod(0o600)
-    service = Service(api, "--config", path)
+    service = Service(api, "--no-work", "--config", path)
     service.stop()
     assert not service.logged("warning")
     assert not any("s3cret" in line for line in service.log)
@@ -89,7 +89,7 @@ def test_a_secret_that_everybody_can_read_is_warned_about(api):
 
 def test_hangup_reads_it_again_and_a_bad_one_changes_nothing(api):
     path = write(api, GOOD)
-    service = Service(api, "--config", path)
+    service = Service(api, "--no-work", "--config", path)
 
     def reload(event):
         before = len(service.log)

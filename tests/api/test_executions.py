@@ -222,7 +222,7 @@ def test_bad_creations(service, body, says):
 def test_a_workflow_of_the_service(api):
     flows = Workflows(api, pay={"command": ["cat"], "lock": "user/{input.user}", "overlap": "queue", "queue-limit": 1, "retries": 2,
                                 "retry-backoff": "7s", "on-lost": "retry", "concurrency": 5})
-    service = Service(api)
+    service = Service(api, "--no-work")
     made = create(service, input={"user": "ann"}, priority=2)
     assert (made["lock"], made["onLost"], made["maxAttempts"], made["retryBackoffMs"], made["concurrency"], made["priority"]) == (
         "user/ann", "retry", 3, 7000, 5, 2)
