@@ -331,7 +331,7 @@ static const uint64_t output_fields = FIELD(OUTPUT) | FIELD(OUTPUT_BASE64) | FIE
 static int take_output(struct execution_call *call, struct hf_error *err)
 {
     const struct fields *f = &call->fields;
-    struct bytes head, tail;
+    struct bytes head = {0}, tail = {0};
     if (!(f->has & output_fields))
         return 0;
     int r = take_bytes(f->output, f->output_base64, "output", &call->output_head, &head, err);
