@@ -17,7 +17,7 @@ _holdfast_options()
         events) echo '--name --since -f --follow' ;;
         sweep) echo '--every --dry-run' ;;
         update) echo "$take --grace -c --command --name" ;;
-        serve) echo '--listen --config --require-token --tls-cert --tls-key --max-connections --max-body --log-format --log-requests' ;;
+        serve) echo '--listen --config --no-work --concurrency --grace --require-token --tls-cert --tls-key --max-connections --max-body --log-format --log-requests' ;;
         token) echo '--note --prefix --allow --expires' ;;
         init) echo '--print --bump-epoch' ;;
         start) echo '-w --wait --wait= -n --nonblock -E --conflict-exit-code --owner --note --priority' \

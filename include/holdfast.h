@@ -65,6 +65,7 @@ enum {
 #define HF_TTL_DEFAULT_MS INT64_C(60000)
 #define HF_TTL_MIN_MS INT64_C(100)
 #define HF_TTL_MAX_MS (INT64_C(366) * 24 * 3600 * 1000)
+#define HF_KEEP_DEFAULT_MS (INT64_C(90) * 24 * 3600 * 1000)
 #define HF_FOREVER INT64_C(-1) /* as a wait: until granted */
 
 /* ---- codes ---------------------------------------------------------------------------------- */
@@ -434,12 +435,13 @@ HF_API int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t ski
  *
  *     hf_idle_open(hf, &idle, &err)
  *     hf_claim() claimed nothing:
- *         hf_idle_begin(idle, &next, &err)    from now on the store may wake us; then claim once more
+ *         hf_idle_begin(idle, &opts, &next, &err)   from now on the store may wake us; claim once more
  *         poll hf_idle_fd(idle) until it is readable or the wall clock reaches `next`
- *         hf_idle_end(idle)                   whom nobody need wake; then claim
+ *         hf_idle_end(idle)                         whom nobody need wake; then claim
  *
- * Of those that sleep one is woken for each execution that becomes ready. -HF_UNSUPPORTED from open:
- * the engine can't wake; claim every few seconds, with jitter.
+ * For each execution that becomes ready one sleeper is woken that would claim one of its workflow; the
+ * same where one of a workflow with a limit ends, and so leaves room for another. -HF_UNSUPPORTED from
+ * open: the engine can't wake; claim every few seconds, with jitter.
  */
 struct hf_idle;
 
@@ -447,11 +449,24 @@ HF_API int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *er
 HF_API void hf_idle_close(struct hf_idle *idle); /* before the handle */
 HF_API int hf_idle_fd(const struct hf_idle *idle);
 
-/* *ret_next_ms: when, since 1970, the next one that is known falls due; 0: none is known. */
-HF_API int hf_idle_begin(struct hf_idle *idle, int64_t *ret_next_ms, struct hf_error *err);
+/*
+ * `opts`: what hf_claim() is given; NULL: anything. *ret_next_ms: when, since 1970, the next one that
+ * is known falls due; 0: none is known.
+ */
+HF_API int hf_idle_begin(struct hf_idle *idle, const struct hf_claim_options *opts,
+                         int64_t *ret_next_ms, struct hf_error *err);
 
 /* It is awake, for whatever reason: the next wake-up is for another one. */
 HF_API void hf_idle_end(struct hf_idle *idle);
+
+/*
+ * Descriptors, for the caller to close, that become readable when processes end that run executions
+ * on this machine; not those of the caller. Then, and where *ret_dead says that some have ended
+ * already, hf_sweep() gives what they ran to others, and this is to be asked again: more have come
+ * meanwhile. A hint: who sweeps every few seconds finds everything.
+ */
+HF_API int hf_runners_watch(struct hf *hf, int *ret_fds, size_t max, size_t *ret_n, bool *ret_dead,
+                            struct hf_error *err);
 
 /*
  * The command is about to be started: on disk before this returns, and the lease is renewed. Where
@@ -642,6 +657,24 @@ HF_API int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event
 HF_API int hf_sweep(struct hf *hf, bool dry_run, hf_status_fn fn, void *arg, int64_t *ret_freed,
                     struct hf_error *err);
 
+/* How long executions of `workflow` are kept once they have ended. */
+struct hf_retention {
+    const char *workflow;
+    int64_t keep_ms;    /* 0: HF_KEEP_DEFAULT_MS */
+    int64_t keep_count; /* of the newest, only so many; 0: any number */
+};
+
+/*
+ * Remove executions that ended longer ago than they are kept, and with each its key. The `rules` (n may
+ * be 0) are noted in the store before that: all who prune go by what was noted last, and keep for
+ * HF_KEEP_DEFAULT_MS what has no rule. It is done in small steps, for about `within_ms` (0: only note
+ * the rules; HF_FOREVER: until it is done); the next call goes on from there. Always kept: what has not
+ * ended, and of each workflow the newest that its schedule has started. Nothing is done where the store
+ * keeps no executions, or is a service, which does it by itself. `ret_removed` may be NULL.
+ */
+HF_API int hf_prune(struct hf *hf, const struct hf_retention *rules, size_t n, int64_t within_ms,
+                    int64_t *ret_removed, struct hf_error *err);
+
 /* Totals since the store was made. */
 struct hf_totals {
     int64_t acquire_granted, acquire_held, release_done, release_lost;
@@ -783,6 +816,12 @@ HF_API int hf_check_request(const struct hf_request *request, struct hf_error *e
 
 /* A new random token. */
 HF_API void hf_token(char ret[HF_UUID_LEN + 1]);
+
+/*
+ * What the execution is to be called that repeats `id`: always the same, so that hf_enqueue() with this
+ * as its id and `id` as retry_of repeats it once, whoever else does the same.
+ */
+HF_API void hf_retry_id(const char *id, char ret[HF_UUID_LEN + 1]);
 
 /* "30s", "5m", "500ms", a bare number is seconds. */
 HF_API int hf_parse_duration(const char *text, int64_t *ret_ms, struct hf_error *err);

@@ -109,6 +109,7 @@ struct cli_options {
     struct cli_names workflows;
     int64_t concurrency, max; /* 0: not given */
     int64_t stop_grace_ms;
+    bool no_work;
     bool drain;
     int64_t at_ms; /* since 1970; -1: not given */
     int64_t in_ms; /* -1: not given */

@@ -11,7 +11,7 @@
 #include "hold.h"
 #include "id.h"
 #include "outfit.h"
-#include "workflows.h"
+#include "retention.h"
 
 struct start {
     struct cli *cli;
@@ -178,6 +178,8 @@ static int start(struct start *s)
     hf_capture_init(s->capture);
     code = run_here(s);
     free(s->capture);
+    if (s->execution.id[0] && code != hf_code_exit(HF_UNAVAILABLE) && code != hf_code_exit(HF_LOST))
+        hf_retention_once(s->workflow, s->cli->hf);
     return code;
 }
 

@@ -75,8 +75,10 @@ const struct cli_command cli_commands[] = {
     {.name = "sweep",
      .bit = CLI_SWEEP,
      .synopsis = "[--every D] [--dry-run]",
-     .summary = "Free expired leases and those of dead holders",
-     .details = "Never needed for correctness: acquiring takes over what is stale by itself.",
+     .summary = "Free expired leases and those of dead holders; remove old executions",
+     .details =
+         "Never needed for correctness: acquiring takes over what is stale by itself. Executions\n"
+         "are kept as long as `keep` and `keep-count` of their workflow say, else for 90 days.",
      .run = cmd_sweep},
     {.name = "update",
      .bit = CLI_UPDATE,
@@ -145,7 +147,10 @@ const struct cli_command cli_commands[] = {
      .bit = CLI_RETRY,
      .synopsis = "ID\n--state S --workflow W [--dry-run]",
      .summary = "Queue a new execution with the input of one that has ended",
-     .details = "The second form: of every one in that state which was not retried yet.",
+     .details = "The second form: of every one in that state which was not retried yet; says first "
+                "how many.\n"
+                "Each is repeated once, also where several do this at once. It is queued whatever "
+                "else runs.",
      .max_operands = 1,
      .run = cmd_retry},
     {.name = "log",
@@ -161,8 +166,9 @@ const struct cli_command cli_commands[] = {
      .summary = "Serve the store over HTTP",
      .details =
          "Locks for any language, and webhooks that start workflows: see /openapi.json, /metrics,\n"
-         "/healthz, /readyz. At loopback by default. SIGTERM: finish what is in flight, exit 0;\n"
-         "SIGHUP: read the workflows and tokens again.",
+         "/healthz, /readyz. At loopback by default. What it records is run, too, by a\n"
+         "process like holdfast work. SIGTERM: finish what is in flight, let commands end,\n"
+         "exit 0; SIGHUP: read the workflows and tokens again.",
      .run = cmd_serve},
     {.name = "token",
      .bit = CLI_TOKEN,

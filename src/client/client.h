@@ -12,6 +12,8 @@ struct hf {
     struct hf_store *store;
     pid_t pid; /* of the process that opened it: a forked child must not use it */
     struct hf_keeping *keeping;
+    _Atomic bool pruning; /* retention.c: a thread is at it, and only that one uses the next */
+    struct hf_prune_place prune_place;
     _Atomic(struct hf_wait *) parked; /* wait.c: its descriptors serve the next hf_acquire */
 };
 

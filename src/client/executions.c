@@ -8,8 +8,9 @@
 #include "clock.h"
 #include "error.h"
 #include "process.h"
+#include "text.h"
 
-enum { CLAIM_BATCH = 32 };
+enum { CLAIM_BATCH = 128 };
 
 /* -HF_FORKED, or -HF_UNSUPPORTED where the store keeps locks only. */
 static int check_store(const struct hf *hf, struct hf_error *err)
@@ -132,32 +133,60 @@ struct claiming {
     char tokens[CLAIM_BATCH][HF_UUID_LEN + 1];
     struct hf_request requests[CLAIM_BATCH];
     struct hf_answer answers[CLAIM_BATCH];
-    size_t n;       /* found */
+    size_t n;       /* answers */
     size_t refused; /* so far, and not parked: they stand before the others the next time */
+    bool more;      /* there may be */
 };
 
-/* All in one transaction; an unknown outcome is asked for again with the same tokens. */
-static int ask_for_found(struct claiming *c, int64_t *ret_sent_ms, struct hf_error *err)
+static struct hf_request claim_request(const struct claiming *c)
+{
+    return (struct hf_request){.op = HF_OP_ACQUIRE,
+                               .ttl_ms = c->opts.ttl_ms,
+                               .owner = c->owner,
+                               .bound = {c->opts.bound[0], c->opts.bound[1]},
+                               .n_bound = c->opts.n_bound,
+                               .claim = true,
+                               .verifies = c->opts.verifies};
+}
+
+/* What is due is looked for, then asked for; all in one transaction. */
+static int ask_for_due(struct claiming *c, const struct hf_due *due, bool again,
+                       struct hf_error *err)
+{
+    const struct hf_store_ops *ops = c->hf->store->ops;
+    int r = again ? 0 : ops->due(c->hf->store, due, c->found, &c->n, err);
+    for (size_t i = 0; r >= 0 && i < c->n; i++) {
+        c->requests[i] = claim_request(c);
+        c->requests[i].name = c->found[i].lock;
+        c->requests[i].execution_id = c->found[i].id;
+        c->requests[i].token = c->tokens[i];
+    }
+    return r < 0 || c->n == 0 ? r : hf_apply(c->hf, c->requests, c->n, c->answers, err);
+}
+
+/* Where the store does both at once. */
+static int ask_for_claim(struct claiming *c, const struct hf_due *due, bool again,
+                         struct hf_error *err)
+{
+    const char *tokens[CLAIM_BATCH];
+    struct hf_request like = claim_request(c);
+    for (size_t i = 0; i < due->limit; i++)
+        tokens[i] = c->tokens[i];
+    return c->hf->store->ops->claim(c->hf->store, due, &like, tokens, again, c->answers, &c->n,
+                                    err);
+}
+
+/* An unknown outcome is asked for again with the same tokens. */
+static int ask_for_some(struct claiming *c, const struct hf_due *due, int64_t *ret_sent_ms,
+                        struct hf_error *err)
 {
     static const struct timespec pause = {.tv_nsec = 100000000};
-    for (size_t i = 0; i < c->n; i++) {
+    for (size_t i = 0; i < due->limit; i++)
         hf_token(c->tokens[i]);
-        c->requests[i] =
-            (struct hf_request){.op = HF_OP_ACQUIRE,
-                                .name = c->found[i].lock,
-                                .token = c->tokens[i],
-                                .ttl_ms = c->opts.ttl_ms ? c->opts.ttl_ms : HF_TTL_DEFAULT_MS,
-                                .owner = c->owner,
-                                .bound = {c->opts.bound[0], c->opts.bound[1]},
-                                .n_bound = c->opts.n_bound,
-                                .execution_id = c->found[i].id,
-                                .claim = true,
-                                .verifies = c->opts.verifies};
-    }
-    int r;
     for (int attempt = 0;; attempt++) {
         *ret_sent_ms = hf_clock_boot_ms();
-        r = hf_apply(c->hf, c->requests, c->n, c->answers, err);
+        int r = c->hf->store->ops->claim ? ask_for_claim(c, due, attempt > 0, err)
+                                         : ask_for_due(c, due, attempt > 0, err);
         if (r != -HF_UNKNOWN || attempt == 3)
             return r;
         nanosleep(&pause, NULL);
@@ -167,14 +196,12 @@ static int ask_for_found(struct claiming *c, int64_t *ret_sent_ms, struct hf_err
 static int claim_some(struct claiming *c, size_t max, struct hf_claimed *ret, size_t *ret_n,
                       struct hf_error *err)
 {
-    const struct hf_store_ops *ops = c->hf->store->ops;
     struct hf_due due = due_of(&c->opts, c->refused, max < CLAIM_BATCH ? max : CLAIM_BATCH);
     int64_t sent_ms;
-    *ret_n = 0;
-    int r = ops->due(c->hf->store, &due, c->found, &c->n, err);
-    if (r < 0 || c->n == 0 || (r = ask_for_found(c, &sent_ms, err)) < 0)
-        return r;
-    for (size_t i = 0; i < c->n; i++) {
+    size_t refused = c->refused;
+    *ret_n = c->n = 0;
+    int r = ask_for_some(c, &due, &sent_ms, err);
+    for (size_t i = 0; r >= 0 && i < c->n; i++) {
         if (c->answers[i].code < 0) {
             c->refused += c->answers[i].code == -HF_HELD && !c->answers[i].execution.parked;
             continue;
@@ -184,7 +211,29 @@ static int claim_some(struct claiming *c, size_t max, struct hf_claimed *ret, si
         claimed->lease.deadline_ms = hf_deadline_ms(sent_ms, claimed->lease.ttl_ms);
         claimed->execution = c->answers[i].execution;
     }
-    return 0;
+    /* Fewer than asked for: that was all. Only what could not be had for now: not again. */
+    c->more = c->n == due.limit && c->refused - refused < c->n;
+    return r;
+}
+
+/* The options as they are sent: checked, and with what was left out. */
+static int take_claim_options(struct claiming *c, const struct hf_claim_options *opts,
+                              struct hf_error *err)
+{
+    c->opts = (struct hf_claim_options)HF_CLAIM_INIT;
+    int r = hf_take_options(opts, &c->opts, sizeof c->opts, "HF_CLAIM_INIT", err);
+    if (r < 0)
+        return r;
+    if (!c->opts.ttl_ms)
+        c->opts.ttl_ms = HF_TTL_DEFAULT_MS;
+    r = hf_check_ttl(c->opts.ttl_ms, err);
+    if (r >= 0)
+        r = hf_check_text("owner", c->opts.owner, HF_OWNER_MAX, err);
+    if (r >= 0 && c->opts.owner)
+        strcpy(c->owner, c->opts.owner);
+    else if (r >= 0)
+        hf_process_describe(getpid(), c->owner, sizeof c->owner);
+    return r;
 }
 
 int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t max, struct hf_claimed *ret,
@@ -194,22 +243,15 @@ int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t max, str
     struct claiming *c = r < 0 ? NULL : calloc(1, sizeof *c);
     if (!c)
         return r < 0 ? r : hf_fail(err, HF_NOMEM, "out of memory");
-    c->opts = (struct hf_claim_options)HF_CLAIM_INIT;
     c->hf = hf;
-    r = hf_take_options(opts, &c->opts, sizeof c->opts, "HF_CLAIM_INIT", err);
-    if (r >= 0 && c->opts.owner && strlen(c->opts.owner) > HF_OWNER_MAX)
-        r = hf_fail(err, HF_INVALID, "the owner has more than %d bytes", HF_OWNER_MAX);
-    else if (c->opts.owner)
-        strcpy(c->owner, c->opts.owner);
-    else
-        hf_process_describe(getpid(), c->owner, sizeof c->owner);
+    r = take_claim_options(c, opts, err);
     size_t n = 0, some;
     do {
         some = 0;
         if (r >= 0)
             r = claim_some(c, max - n, ret + n, &some, err);
         n += some;
-    } while (r >= 0 && n < max && c->n > 0);
+    } while (r >= 0 && n < max && c->more);
     free(c);
     if (r < 0 && n == 0)
         return r; /* what was claimed before a failure is ours all the same */
@@ -329,4 +371,46 @@ int hf_last_key(struct hf *hf, const char *workflow, const char *from, const cha
         return hf_fail(err, HF_UNSUPPORTED, "the %s store can't be asked for its last key",
                        hf->store->ops->scheme);
     return hf->store->ops->last_key(hf->store, workflow, from, to, ret, err);
+}
+
+/* ---- who runs them -------------------------------------------------------------------------- */
+
+static bool is_ours(const struct hf_processes *all)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->of[i].pid == getpid())
+            return true;
+    return false;
+}
+
+int hf_runners_watch(struct hf *hf, int *ret_fds, size_t max, size_t *ret_n, bool *ret_dead,
+                     struct hf_error *err)
+{
+    enum { SETS = 64 };
+    struct hf_processes sets[SETS];
+    size_t n_sets = 0, n = 0;
+    bool dead = false;
+    int r = hf_check_handle(hf, err);
+    if (r < 0)
+        return r;
+    if (!hf->store->ops->runners)
+        return hf_fail(err, HF_UNSUPPORTED, "%s can't tell who runs executions", hf_url(hf));
+    r = hf->store->ops->runners(hf->store, sets, SETS, &n_sets, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < n_sets; i++) {
+        int fds[HF_BOUND_MAX];
+        if (is_ours(&sets[i]))
+            continue;
+        hf_processes_watch(&sets[i], fds);
+        for (int k = 0; k < HF_BOUND_MAX; k++)
+            if (fds[k] >= 0 && n < max)
+                ret_fds[n++] = fds[k];
+            else if (fds[k] >= 0)
+                close(fds[k]);
+        dead |= hf_processes_alive(&sets[i]) == HF_DEAD;
+    }
+    *ret_n = n;
+    *ret_dead = dead;
+    return 0;
 }

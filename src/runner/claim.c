@@ -64,7 +64,7 @@ static void drop(struct hf_desk *d, struct hf_job *job, const char *why)
 
 /* ---- making them ready ---------------------------------------------------------------------- */
 
-static int claim_due(struct hf_desk *d, size_t max, size_t *ret_n, struct hf_error *err)
+struct hf_claim_options hf_desk_wants(const struct hf_desk *d)
 {
     struct hf_claim_options opts = HF_CLAIM_INIT;
     opts.workflows = d->names;
@@ -72,6 +72,12 @@ static int claim_due(struct hf_desk *d, size_t max, size_t *ret_n, struct hf_err
     opts.bound[0] = getpid();
     opts.bound[1] = d->nursery->pid;
     opts.n_bound = 2;
+    return opts;
+}
+
+static int claim_due(struct hf_desk *d, size_t max, size_t *ret_n, struct hf_error *err)
+{
+    struct hf_claim_options opts = hf_desk_wants(d);
     *ret_n = 0;
     if (d->n_names == 0)
         return 0;

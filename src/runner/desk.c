@@ -13,10 +13,13 @@
 #include "error.h"
 #include "id.h"
 #include "log.h"
+#include "retention.h"
 
 enum {
-    POLL_MS = 500,        /* how often an idle worker looks for what is due; up to twice that */
-    SWEEP_MS = 4000,      /* how often it sweeps; up to twice that */
+    POLL_MS = 500, /* how often it looks for what is due where nobody wakes it; up to twice that */
+    ASLEEP_MS = 5000, /* how often where somebody does */
+    SWEEP_MS = 4000,  /* how often it sweeps; up to twice that */
+    WATCH_MS = 1000, /* how often it looks who works beside it, on this machine; up to twice that */
     SAY_AGAIN_MS = 10000, /* how often trouble that lasts is told */
 };
 
@@ -99,6 +102,12 @@ static int check_wanted(const struct hf_work_options *opts, const struct hf_work
     return r;
 }
 
+static void say_schedule(void *arg, const char *sentence)
+{
+    (void)arg;
+    log_event("schedule", "message", sentence, LOG_END);
+}
+
 /* Only what the file describes is claimed: nobody else would know how to run it. */
 static int use_workflows(struct hf_desk *d, struct hf_workflows *all, struct hf_error *err)
 {
@@ -107,13 +116,23 @@ static int use_workflows(struct hf_desk *d, struct hf_workflows *all, struct hf_
     const char **names = calloc(n + 1, sizeof *names);
     if (!names)
         return hf_fail(err, HF_NOMEM, "out of memory");
+    struct hf_scheduler *scheduler;
+    int r = hf_scheduler_open(all, d->scheduler, &scheduler, err);
+    if (r < 0) {
+        free(names);
+        return r;
+    }
+    hf_scheduler_on_say(scheduler, say_schedule, NULL);
     for (size_t i = 0; i < n; i++)
         names[i] = opts->n_workflows ? opts->workflows[i] : all->of[i].name;
     free(d->names);
+    hf_scheduler_free(d->scheduler);
     hf_workflows_free(d->all);
     d->names = names;
     d->n_names = n;
     d->all = all;
+    d->scheduler = scheduler;
+    d->schedule_ms = 0;
     return 0;
 }
 
@@ -187,6 +206,8 @@ static int64_t jittered(int64_t ms)
     return ms + (int64_t)random % ms;
 }
 
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+
 static void take_letters(struct hf_desk *d)
 {
     struct hf_workflows *reloaded;
@@ -197,8 +218,11 @@ static void take_letters(struct hf_desk *d)
     d->reloaded = NULL;
     d->is_stopping = d->stopping;
     pthread_mutex_unlock(&d->lock);
-    if (reloaded && use_workflows(d, reloaded, NULL) < 0)
+    struct hf_error err;
+    if (reloaded && use_workflows(d, reloaded, &err) < 0) {
+        log_event("not-reloaded", "message", err.message, LOG_END);
         hf_workflows_free(reloaded);
+    }
 }
 
 static size_t room(const struct hf_desk *d)
@@ -219,15 +243,87 @@ static void sweep(struct hf_desk *d)
     d->sweep_ms = hf_clock_boot_ms() + jittered(SWEEP_MS);
 }
 
+static void unwatch_others(struct hf_desk *d)
+{
+    while (d->n_others)
+        close(d->others[--d->n_others]);
+}
+
+/* What a dead one ran is to be found at once, and not when it is time to sweep. */
+static void watch_others(struct hf_desk *d)
+{
+    bool dead = false, near = hf_is_local(d->hf);
+    unwatch_others(d);
+    int r = hf_runners_watch(d->hf, d->others, HF_DESK_OTHERS, &d->n_others, &dead, NULL);
+    if (r < 0)
+        dead = near = false;
+    d->watch_ms = hf_clock_boot_ms() + jittered(near || d->n_others ? WATCH_MS : SWEEP_MS);
+    if (dead)
+        d->sweep_ms = 0;
+}
+
+/* Slots of schedules become executions, also of workflows that others are to run; old ones go. */
+static void schedule(struct hf_desk *d)
+{
+    int64_t wall_ms = hf_clock_wall_ms();
+    int64_t next_ms = hf_scheduler_tick(d->scheduler, d->hf, wall_ms);
+    int64_t prune_ms = hf_retention_tick(d->all, d->hf, wall_ms);
+    if (prune_ms < next_ms)
+        next_ms = prune_ms;
+    d->schedule_ms = hf_clock_boot_ms() + (next_ms - wall_ms);
+    d->claim_ms = 0;
+}
+
+/* ---- sleeping ------------------------------------------------------------------------------- */
+
+/* Whoever is asleep must be able to take what it is woken for. */
+static void get_up(struct hf_desk *d)
+{
+    if (d->asleep)
+        hf_idle_end(d->idle);
+    d->asleep = false;
+}
+
+/* When the next one is due, as far as the store knows; 0: one is now, INT64_MAX: none is known. */
+static int64_t next_due(struct hf_desk *d)
+{
+    struct hf_error err;
+    int64_t next_ms;
+    struct hf_claim_options wants = hf_desk_wants(d);
+    int r = hf_idle_begin(d->idle, &wants, &next_ms, &err);
+    d->asleep = r >= 0;
+    if (r < 0)
+        hf_desk_trouble(d, &err);
+    if (r < 0 || next_ms == 0)
+        return INT64_MAX;
+    int64_t in_ms = next_ms - hf_clock_wall_ms();
+    return in_ms > 0 ? hf_clock_boot_ms() + in_ms : 0;
+}
+
+/* Nothing was claimed. What has become due before we could be woken wakes nobody: claim again. */
+static void lie_down(struct hf_desk *d)
+{
+    int64_t before = d->n_claimed, next_ms = d->idle && d->n_names ? next_due(d) : INT64_MAX;
+    if (next_ms == 0)
+        hf_desk_claim(d, room(d));
+    if (d->n_claimed > before || d->claim_ms != 0)
+        return;
+    /* What is still due is not for us: no reason to hurry. */
+    d->claim_ms = hf_clock_boot_ms() + jittered(d->asleep && next_ms ? ASLEEP_MS : POLL_MS);
+    if (next_ms)
+        d->claim_ms = earlier(d->claim_ms, next_ms);
+}
+
 /* With --drain what a dead holder has left is looked for once more before the end. */
 static void claim(struct hf_desk *d)
 {
     int64_t before = d->n_claimed;
     bool had_jobs = d->n_jobs > 0;
+    get_up(d);
     hf_desk_claim(d, room(d));
+    if (d->claim_ms == 0 && d->n_claimed == before)
+        lie_down(d);
     bool found = d->n_claimed > before;
-    if (d->claim_ms == 0 && !found)
-        d->claim_ms = hf_clock_boot_ms() + jittered(POLL_MS);
     if (!d->opts->drain || found || had_jobs || d->trouble_ms)
         return;
     sweep(d);
@@ -236,26 +332,35 @@ static void claim(struct hf_desk *d)
     d->drained = d->n_claimed == before && !d->trouble_ms;
 }
 
-static bool is_over(const struct hf_desk *d)
+static bool goes_on(const struct hf_desk *d)
 {
-    bool claims = !d->is_stopping && !d->drained && !d->refused.code &&
-                  !(d->opts->max && d->n_claimed >= d->opts->max);
-    return !claims && d->n_jobs == 0;
+    return !d->is_stopping && !d->drained && !d->refused.code &&
+           !(d->opts->max && d->n_claimed >= d->opts->max);
 }
+
+static bool is_over(const struct hf_desk *d) { return !goes_on(d) && d->n_jobs == 0; }
 
 static void sleep_until(struct hf_desk *d, int64_t next_ms)
 {
-    struct pollfd fds[] = {{.fd = d->wake_fd, .events = POLLIN}};
+    struct pollfd fds[2 + HF_DESK_OTHERS] = {
+        {.fd = d->wake_fd, .events = POLLIN},
+        {.fd = d->asleep ? hf_idle_fd(d->idle) : -1, .events = POLLIN}};
+    for (size_t i = 0; i < d->n_others; i++)
+        fds[2 + i] = (struct pollfd){.fd = d->others[i], .events = POLLIN};
     uint64_t count;
     int64_t in_ms = next_ms == INT64_MAX ? -1 : next_ms - hf_clock_boot_ms();
     if (next_ms != INT64_MAX && in_ms <= 0)
         return;
-    if (poll(fds, 1, in_ms > 60000 ? 60000 : (int)in_ms) > 0)
-        while (read(d->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
-            continue;
+    if (poll(fds, 2 + d->n_others, in_ms > 60000 ? 60000 : (int)in_ms) <= 0)
+        return;
+    while (read(d->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
+        continue;
+    if (fds[1].revents)
+        d->claim_ms = 0;
+    for (size_t i = 0; i < d->n_others; i++)
+        if (fds[2 + i].revents)
+            d->watch_ms = 0;
 }
-
-static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Everything that is due; when something will be again. */
 static int64_t tick(struct hf_desk *d)
@@ -265,18 +370,26 @@ static int64_t tick(struct hf_desk *d)
         hf_desk_finish(d);
         d->claim_ms = 0; /* what it held may be waited for */
     }
+    if (!d->is_stopping && now_ms >= d->watch_ms)
+        watch_others(d);
     if (!d->is_stopping && now_ms >= d->sweep_ms)
         sweep(d);
+    if (goes_on(d) && now_ms >= d->schedule_ms)
+        schedule(d);
     if (room(d) && now_ms >= d->claim_ms) {
         d->claim_ms = 0;
         claim(d);
     }
+    if (!room(d))
+        get_up(d);
     if (d->ending.first)
         next_ms = earlier(next_ms, d->finish_ms);
     if (room(d))
         next_ms = earlier(next_ms, d->claim_ms);
     if (!d->is_stopping)
-        next_ms = earlier(next_ms, d->sweep_ms);
+        next_ms = earlier(next_ms, earlier(d->sweep_ms, d->watch_ms));
+    if (goes_on(d))
+        next_ms = earlier(next_ms, d->schedule_ms);
     return next_ms;
 }
 
@@ -301,6 +414,8 @@ static void *desk_main(void *arg)
 
 static void clear(struct hf_desk *d)
 {
+    unwatch_others(d);
+    hf_idle_close(d->idle);
     if (d->hf)
         hf_close(d->hf);
     if (d->keeping)
@@ -310,6 +425,7 @@ static void clear(struct hf_desk *d)
     if (d->ready_fd >= 0)
         close(d->ready_fd);
     free(d->names);
+    hf_scheduler_free(d->scheduler);
     hf_workflows_free(d->all);
     hf_workflows_free(d->reloaded);
     pthread_mutex_destroy(&d->lock);
@@ -333,6 +449,8 @@ int hf_desk_open(struct hf_desk *d, struct hf_workflows *all, struct hf_error *e
         r = hf_open(d->opts->store_url, &d->hf, err);
     if (r >= 0)
         r = hf_open(d->opts->store_url, &d->keeping, err);
+    if (r >= 0 && !d->opts->drain && hf_idle_open(d->hf, &d->idle, NULL) < 0)
+        d->idle = NULL; /* then we poll */
     if (r >= 0 && (d->wake_fd < 0 || d->ready_fd < 0))
         r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't start the worker");
     if (r < 0)

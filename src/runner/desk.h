@@ -9,9 +9,10 @@
 #include <pthread.h>
 
 #include "job.h"
+#include "scheduler.h"
 #include "worker.h"
 
-enum { HF_DESK_BATCH = 32 };
+enum { HF_DESK_BATCH = 32, HF_DESK_OTHERS = 64 };
 
 struct hf_jobs {
     struct hf_job *first, **end;
@@ -34,7 +35,10 @@ struct hf_desk {
     /* the desk's own */
     struct hf *hf, *keeping; /* two handles: a slow claim delays no renewal */
     struct hf_workflows *all;
-    const char **names; /* of the workflows that are claimed */
+    struct hf_scheduler *scheduler; /* of `all` */
+    struct hf_idle *idle;           /* NULL: the store can't wake us, so we poll */
+    bool asleep;                    /* the store may wake us; not while there is no room */
+    const char **names;             /* of the workflows that are claimed */
     size_t n_names;
     uint64_t last_id;
     size_t n_jobs;         /* claimed, and not yet settled */
@@ -43,8 +47,11 @@ struct hf_desk {
     struct hf_jobs ending; /* to be recorded */
     bool is_stopping;      /* as of the last look */
     bool drained;
-    struct hf_error refused;               /* why it claims nothing more; code 0: it does */
-    int64_t claim_ms, finish_ms, sweep_ms; /* boot clock: when to do it next */
+    struct hf_error refused; /* why it claims nothing more; code 0: it does */
+    /* boot clock: when to do it next */
+    int64_t claim_ms, finish_ms, sweep_ms, schedule_ms, watch_ms;
+    int others[HF_DESK_OTHERS]; /* readable when one ends who runs executions beside us */
+    size_t n_others;
     int64_t trouble_ms; /* boot clock: since when the store fails; 0: it does not */
     int64_t said_ms;    /* when that was last told */
     struct hf_claimed claimed[HF_DESK_BATCH];
@@ -94,6 +101,9 @@ bool hf_desk_may_hope(int r);
 
 /* Tell of trouble with the store, not too often; `err` NULL: that it is over. */
 void hf_desk_trouble(struct hf_desk *desk, const struct hf_error *err);
+
+/* What is to be claimed. Nothing where there are no names, but options without names mean all. */
+struct hf_claim_options hf_desk_wants(const struct hf_desk *desk);
 
 /* Claim what is due, as far as there is room, and start it. */
 void hf_desk_claim(struct hf_desk *desk, size_t room);

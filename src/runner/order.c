@@ -92,20 +92,26 @@ int hf_order_read(int fd, struct hf_command *ret)
 {
     size_t n;
     char *bytes = read_whole(fd, &n);
-    struct hf_user *user = malloc(sizeof *user);
-    if (!bytes || !user)
+    if (!bytes)
         return -EIO;
     struct head head;
     memcpy(&head, bytes, sizeof head);
-    *user = head.user;
     char *at = bytes + sizeof head;
+    struct hf_user *user = head.has_user ? malloc(sizeof *user) : NULL;
     char **argv = take_words(&at, head.n_argv), **env = take_words(&at, head.n_env);
-    if (!argv || !env)
+    if (!argv || !env || (head.has_user && !user)) {
+        free(user);
+        free(argv);
+        free(env);
+        free(bytes);
         return -ENOMEM;
+    }
+    if (user)
+        *user = head.user;
     *ret = (struct hf_command){.argv = argv,
                                .env = env,
                                .cwd = head.has_cwd ? at : NULL,
-                               .user = head.has_user ? user : NULL,
+                               .user = user,
                                .grace_ms = head.grace_ms,
                                .timeout_ms = head.timeout_ms,
                                .in_fd = -1,

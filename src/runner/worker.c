@@ -400,6 +400,7 @@ int hf_work(const struct hf_work_options *opts, struct hf_error *err)
 {
     struct loop l = {.opts = opts, .epoll_fd = -1, .signals.fd = -1, .nursery.link = -1};
     struct hf_workflows *all;
+    prctl(PR_SET_NAME, "holdfast-work"); /* the service starts us as /proc/self/exe */
     int r = hf_workflows_load(opts->config_path, &all, err);
     if (r < 0)
         return r;

@@ -20,8 +20,11 @@ enum {
     FILE_MAX_BYTES = 1 << 20,
     RETRIES_MAX = 1000000,
     WORDS_MAX = 1000,
-    JITTER_MAX_MS = 24 * 3600 * 1000
+    JITTER_MAX_MS = 24 * 3600 * 1000,
+    KEEP_MIN_MS = 1000,
+    KEEP_COUNT_MAX = 1000000 /* so many are counted again and again */
 };
+#define KEEP_MAX_MS (INT64_C(36525) * 24 * 3600 * 1000) /* a century */
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
@@ -56,6 +59,8 @@ static const struct setting settings[] = {
     {"time-zone", ZONE, AT(time_zone), 1, 0, 0, NULL},
     {"jitter", DURATION, AT(jitter_ms), 0, JITTER_MAX_MS, 0, NULL},
     {"catch-up", CHOICE, AT(catch_up), 0, 0, HF_CATCH_UP_LAST, catch_ups},
+    {"keep", DURATION, AT(keep_ms), KEEP_MIN_MS, KEEP_MAX_MS, HF_KEEP_DEFAULT_MS, NULL},
+    {"keep-count", NUMBER, AT(keep_count), 1, KEEP_COUNT_MAX, 0, NULL},
     {"key-path", PATH, AT(key_path), 1, 0, 0, NULL},
     {"secret-files", WORDS, AT(secret_files), 1, 0, 0, NULL},
     {"user", TEXT, AT(user), 1, 0, 0, NULL},

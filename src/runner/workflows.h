@@ -31,7 +31,8 @@ struct hf_workflow {
     char *lock; /* a template; NULL: the workflow's name */
     char *schedule, *time_zone;
     int64_t jitter_ms;
-    int64_t catch_up; /* enum hf_catch_up */
+    int64_t catch_up;            /* enum hf_catch_up */
+    int64_t keep_ms, keep_count; /* as in hf_retention */
     char *key_path;
     char **secret_files;
     size_t secret_files_line; /* where the file has them */

@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "error.h"
+#include "plain.h"
 #include "text.h"
 #include "wire.h"
 
-bool decode_percent(const char *text, size_t n, char *ret, size_t size)
+static bool decode(const char *text, size_t n, bool plus_is_space, char *ret, size_t size)
 {
     static const char digits[] = "0123456789abcdef";
     size_t used = 0;
@@ -23,13 +24,24 @@ bool decode_percent(const char *text, size_t n, char *ret, size_t size)
             const char *low = strchr(digits, text[i + 2] | 32);
             c = (char)((high - digits) << 4 | (low - digits));
             i += 2;
-        }
+        } else if (c == '+' && plus_is_space)
+            c = ' ';
         if (used + 1 >= size || !c)
             return false;
         ret[used++] = c;
     }
     ret[used] = '\0';
     return hf_is_utf8(ret, used);
+}
+
+bool decode_percent(const char *text, size_t n, char *ret, size_t size)
+{
+    return decode(text, n, false, ret, size);
+}
+
+bool decode_query(const char *text, size_t n, char *ret, size_t size)
+{
+    return decode(text, n, true, ret, size);
 }
 
 bool body_is_token(const char *text)
@@ -42,7 +54,7 @@ bool query_int(struct request *req, const char *name, int64_t min, int64_t max, 
 {
     char text[24] = "", detail[160], *end;
     *ret = otherwise;
-    if (!MHD_lookup_connection_value(req->mhd, MHD_GET_ARGUMENT_KIND, name))
+    if (!request_has_query(req, name))
         return true;
     if (request_query(req, name, text, sizeof text) && text[0] >= '0' && text[0] <= '9') {
         *ret = strtoll(text, &end, 10);
@@ -175,10 +187,10 @@ static const struct field {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
-static bool read_text(const struct field *f, const json_t *value, const char **ret)
+static bool read_text(const struct field *f, const struct member *m, const char **ret)
 {
-    const char *text = json_string_value(value);
-    if (!text)
+    const char *text = m->text;
+    if (m->kind != VALUE_TEXT)
         return false;
     switch (f->type) {
     case TOKEN:
@@ -213,56 +225,54 @@ static bool read_names(const struct field *f, const json_t *value, const json_t 
     return true;
 }
 
-static bool read_duration(const json_t *value, int64_t *ret_ms)
+static bool read_duration(const struct member *m, int64_t *ret_ms)
 {
-    if (json_is_string(value))
-        return hf_parse_duration(json_string_value(value), ret_ms, NULL) == 0;
-    double s = json_number_value(value);
+    if (m->kind == VALUE_TEXT)
+        return hf_parse_duration(m->text, ret_ms, NULL) == 0;
+    double s = m->kind == VALUE_WHOLE ? (double)m->whole : json_real_value(m->json);
     *ret_ms = (int64_t)(s * 1000);
-    return json_is_number(value) && s >= 0 && s < 1e10;
+    return (m->kind == VALUE_WHOLE || json_is_real(m->json)) && s >= 0 && s < 1e10;
 }
 
-static bool read_number(const struct field *f, const json_t *value, int64_t *ret)
+static bool read_number(const struct field *f, const struct member *m, int64_t *ret)
 {
-    int64_t number = json_integer_value(value);
+    int64_t number = m->whole;
     switch (f->type) {
     case DURATION:
-        if (!read_duration(value, &number))
+        if (!read_duration(m, &number))
             return false;
         break;
     case TIME:
-        if (!json_is_string(value) || hf_parse_time(json_string_value(value), &number, NULL) < 0)
+        if (m->kind != VALUE_TEXT || hf_parse_time(m->text, &number, NULL) < 0)
             return false;
         break;
     case CHOICE:
-        number = json_is_string(value)
-                     ? hf_wire_find(json_string_value(value), (enum hf_wire_type)f->min)
-                     : -1;
+        number = m->kind == VALUE_TEXT ? hf_wire_find(m->text, (enum hf_wire_type)f->min) : -1;
         *ret = number;
         return number >= 0;
     case FLAG:
-        number = json_is_true(value);
-        if (!json_is_boolean(value))
+        number = json_is_true(m->json);
+        if (!json_is_boolean(m->json))
             return false;
         break;
     default:
-        if (!json_is_integer(value))
+        if (m->kind != VALUE_WHOLE)
             return false;
     }
     *ret = number;
     return number >= f->min && number <= f->max;
 }
 
-static bool read_field(const struct field *f, const json_t *value, struct fields *ret)
+static bool read_field(const struct field *f, const struct member *m, struct fields *ret)
 {
     void *at = (char *)ret + f->offset;
     if (f->type <= BYTES)
-        return read_text(f, value, at);
+        return read_text(f, m, at);
     if (f->type == NAMES)
-        return read_names(f, value, at);
+        return read_names(f, m->json, at);
     if (f->type != ANY)
-        return read_number(f, value, at);
-    *(const json_t **)at = value;
+        return read_number(f, m, at);
+    *(const json_t **)at = m->json;
     return true;
 }
 
@@ -286,36 +296,67 @@ static int refuse_unknown(const char *name, uint64_t allowed, struct hf_error *e
     return r;
 }
 
+static int take_member(const struct member *m, uint64_t allowed, struct fields *ret,
+                       struct hf_error *err)
+{
+    const struct field *f = find_field(m->name, allowed);
+    if (!f)
+        return refuse_unknown(m->name, allowed, err);
+    if (m->kind == VALUE_NULL)
+        return 0;
+    if (!read_field(f, m, ret))
+        return hf_fail(err, HF_INVALID, "the field %s must be %s", f->name, f->expected);
+    if (ret->has >> f->bit & 1)
+        return hf_fail(err, HF_INVALID, "%s is given twice, as a duration and in milliseconds",
+                       f->name);
+    ret->has |= UINT64_C(1) << f->bit;
+    return 0;
+}
+
+static const struct fields no_fields = {.ttl_ms = -1, .wait_ms = -1, .fence = -1};
+
 int body_fields(const struct request *req, uint64_t allowed, struct fields *ret,
                 struct hf_error *err)
 {
-    *ret = (struct fields){.ttl_ms = -1, .wait_ms = -1, .fence = -1};
     const char *name;
     json_t *value;
+    int r = 0;
+    *ret = no_fields;
     json_object_foreach(req->json, name, value)
     {
-        const struct field *f = find_field(name, allowed);
-        if (!f)
-            return refuse_unknown(name, allowed, err);
-        if (json_is_null(value))
-            continue;
-        if (!read_field(f, value, ret))
-            return hf_fail(err, HF_INVALID, "the field %s must be %s", f->name, f->expected);
-        if (ret->has >> f->bit & 1)
-            return hf_fail(err, HF_INVALID, "%s is given twice, as a duration and in milliseconds",
-                           f->name);
-        ret->has |= UINT64_C(1) << f->bit;
+        struct member m = {.name = name,
+                           .kind = json_is_null(value)      ? VALUE_NULL
+                                   : json_is_string(value)  ? VALUE_TEXT
+                                   : json_is_integer(value) ? VALUE_WHOLE
+                                                            : VALUE_OTHER,
+                           .text = json_string_value(value),
+                           .whole = json_integer_value(value),
+                           .json = value};
+        if ((r = take_member(&m, allowed, ret, err)) < 0)
+            break;
     }
-    return 0;
+    return r;
 }
+
+/* What most requests are about, and can be read in place. */
+static const uint64_t plain_fields = FIELD(TOKEN) | FIELD(OWNER) | FIELD(NOTE) | FIELD(REASON) |
+                                     FIELD(TTL) | FIELD(WAIT) | FIELD(FENCE) | FIELD(PRIORITY);
 
 bool body_read(struct request *req, uint64_t allowed, struct fields *ret)
 {
     struct hf_error err;
-    if (body_load(req, &err) >= 0 && body_fields(req, allowed, ret, &err) >= 0)
-        return true;
-    request_fail(req, &err);
-    return false;
+    struct member members[PLAIN_MAX];
+    bool may_be_plain = req->body.len && !(allowed & ~plain_fields);
+    ssize_t n = may_be_plain ? plain_read(req->body.data, req->body.len, members) : -1;
+    int r = 0;
+    *ret = no_fields;
+    for (ssize_t i = 0; r >= 0 && i < n; i++)
+        r = take_member(&members[i], allowed, ret, &err);
+    if (n < 0 && (r = body_load(req, &err)) >= 0)
+        r = body_fields(req, allowed, ret, &err);
+    if (r < 0)
+        request_fail(req, &err);
+    return r >= 0;
 }
 
 bool body_require(struct request *req, bool is_there, const char *what)

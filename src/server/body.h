@@ -61,7 +61,7 @@ int body_load(struct request *req, struct hf_error *err);
 /* Its fields, of which no others may be there. Safe on any thread. */
 int body_fields(const struct request *req, uint64_t allowed, struct fields *ret,
                 struct hf_error *err);
-/* Both; false: answered with a problem. */
+/* Both; false: answered with a problem. req->json is not always made. */
 bool body_read(struct request *req, uint64_t allowed, struct fields *ret);
 bool body_require(struct request *req, bool is_there, const char *what);
 
@@ -74,6 +74,8 @@ void body_take(struct request *req, body_read_fn *read, handler_fn *go);
 
 bool body_is_token(const char *text);
 bool decode_percent(const char *text, size_t n, char *ret, size_t size);
+/* In a query a '+' is a space as well. */
+bool decode_query(const char *text, size_t n, char *ret, size_t size);
 /* A whole number of a query parameter, or `otherwise` where it is absent. False: answered. */
 bool query_int(struct request *req, const char *name, int64_t min, int64_t max, int64_t otherwise,
                int64_t *ret);

@@ -169,23 +169,25 @@ static const char *line_of(const char *message, const char *file, char *room, si
     return room;
 }
 
-void config_reload(struct server *server)
+int config_reload(struct server *server)
 {
     struct hf_error err;
     struct config *config;
     char line[24], n[24];
     const char *path = hf_workflows_path(server->opts->config_path);
-    if (load(server, &config, &err) < 0) {
+    int r = load(server, &config, &err);
+    if (r < 0) {
         log_event("reload-failed", "file", path, "line",
                   line_of(err.message, path, line, sizeof line), "message", err.message, "now",
                   "the old configuration stays", LOG_END);
-        return;
+        return r;
     }
     config_release(server->config);
     server->config = config;
     server->workflows = config->workflows;
     snprintf(n, sizeof n, "%zu", config->workflows->n);
     log_event("reloaded", "file", path, "workflows", n, LOG_END);
+    return 0;
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */

@@ -317,7 +317,7 @@ static void input_done(struct job *job, int code, const struct hf_answer *answer
         request_problem(req, HF_UNAVAILABLE, "too many large requests at once; try again", NULL);
         return;
     }
-    hf_token(call->new_id);
+    hf_retry_id(old->id, call->new_id);
     req->job = (struct job){.ask = {.op = HF_OP_ENQUEUE,
                                     .name = old->lock,
                                     .workflow = old->workflow,

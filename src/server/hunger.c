@@ -285,7 +285,7 @@ static int lie_down_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct claims *t = (struct claims *)((char *)job - offsetof(struct claims, bed));
     (void)hf;
-    return hf_idle_begin(t->sleep, &t->bed_due_ms, err);
+    return hf_idle_begin(t->sleep, NULL, &t->bed_due_ms, err);
 }
 
 /* From here on the store may wake us; something may have come just before, so all look once more. */

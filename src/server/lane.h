@@ -54,8 +54,8 @@ int lanes_fd(const struct lanes *lanes);
 /* The handle of a lane, for what is safe on any thread. */
 struct hf *lanes_handle(struct lanes *lanes, enum lane_name lane);
 
-/* A plain look at a store of this machine is done at once, and done() called: that is quicker than to
- * hand it to a thread. */
+/* Plain looks at a store of this machine are done by lanes_flush() itself, all that were gathered as
+ * of one moment: that is quicker than to hand them to a thread. */
 void lane_put(struct lanes *lanes, enum lane_name lane, struct job *job);
 void lanes_flush(struct lanes *lanes);
 void lanes_deliver(struct lanes *lanes);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "body.h"
 #include "text.h"
@@ -15,14 +16,14 @@
 
 void describe_client(const struct request *req, char *ret, size_t size)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(req->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *from = info ? info->client_addr : NULL;
+    struct sockaddr_storage from = {0};
+    socklen_t length = sizeof from;
     char text[INET6_ADDRSTRLEN] = "a local client";
-    if (from && from->sa_family == AF_INET)
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)from)->sin_addr, text, sizeof text);
-    else if (from && from->sa_family == AF_INET6)
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)from)->sin6_addr, text, sizeof text);
+    getpeername(req->connection->fd, (struct sockaddr *)&from, &length);
+    if (from.ss_family == AF_INET)
+        inet_ntop(AF_INET, &((struct sockaddr_in *)&from)->sin_addr, text, sizeof text);
+    else if (from.ss_family == AF_INET6)
+        inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&from)->sin6_addr, text, sizeof text);
     snprintf(ret, size, "%s", text);
 }
 
@@ -168,6 +169,8 @@ void post_force(struct request *req)
     char client[64], by[HF_OWNER_MAX + 1];
     describe_client(req, client, sizeof client);
     snprintf(by, sizeof by, "%s through the service", client);
+    if (!req->json)
+        req->json = json_object();
     json_object_set_new(req->json, "by", json_string(by)); /* lives as long as the job */
     req->job.ask = (struct hf_request){.op = HF_OP_FORCE,
                                        .name = req->name,

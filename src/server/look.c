@@ -249,7 +249,7 @@ static bool take_state(struct request *req, struct listing *l)
 {
     char text[16];
     l->state = -1;
-    if (!MHD_lookup_connection_value(req->mhd, MHD_GET_ARGUMENT_KIND, "state"))
+    if (!request_has_query(req, "state"))
         return true;
     if (request_query(req, "state", text, sizeof text))
         l->state = hf_wire_find(text, HF_WIRE_STAGE);

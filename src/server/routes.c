@@ -83,34 +83,30 @@ static bool take_name(struct request *req, const char *raw, size_t n)
     return req->name;
 }
 
-struct unknown_query {
-    const struct route *route;
-    const char *name;
-};
-
-static enum MHD_Result find_unknown(void *arg, enum MHD_ValueKind kind, const char *key,
-                                    const char *value)
+/* A parameter that the route does not know. */
+static bool find_unknown(const struct request *req, struct query_part *ret)
 {
-    struct unknown_query *u = arg;
-    (void)kind, (void)value;
-    const char *const *known = u->route->query;
-    while (known && *known && strcmp(*known, key) != 0)
-        known++;
-    if (!known || !*known)
-        u->name = key;
-    return u->name ? MHD_NO : MHD_YES;
+    const char *at = req->head.query;
+    while (query_next(&at, ret)) {
+        const char *const *known = req->route->query;
+        while (known && *known &&
+               (strlen(*known) != ret->n_name || memcmp(*known, ret->name, ret->n_name) != 0))
+            known++;
+        if (!known || !*known)
+            return true;
+    }
+    return false;
 }
 
 /* A mistyped parameter must not silently mean something else. */
 static bool check_query(struct request *req)
 {
-    struct unknown_query u = {.route = req->route};
-    MHD_get_connection_values(req->mhd, MHD_GET_ARGUMENT_KIND, find_unknown, &u);
-    if (!u.name)
+    struct query_part unknown;
+    if (!find_unknown(req, &unknown))
         return true;
     char detail[300];
-    int n =
-        snprintf(detail, sizeof detail, "there is no parameter '%.60s' here; known are", u.name);
+    int n = snprintf(detail, sizeof detail, "there is no parameter '%.*s' here; known are",
+                     (int)(unknown.n_name < 60 ? unknown.n_name : 60), unknown.name);
     for (const char *const *known = req->route->query; known && *known; known++)
         n += snprintf(detail + n, sizeof detail - (size_t)n, " %s", *known);
     if (!req->route->query)
@@ -123,9 +119,7 @@ static bool check_query(struct request *req)
 static void refuse_method(struct request *req, bool get, bool post)
 {
     req->allow = get && post ? "GET, HEAD, POST" : post ? "POST" : "GET, HEAD";
-    request_problem(req, HF_INVALID, "this path is not for that method; see the Allow header",
-                    NULL);
-    req->status = 405;
+    request_refuse(req, 405, HF_INVALID, "this path is not for that method; see the Allow header");
 }
 
 const struct route *route_find(const char *method, const char *path)

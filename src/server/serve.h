@@ -11,6 +11,9 @@ struct serve_options {
         *config_path; /* the workflows; NULL: as hf_workflows_path() has it, if it is there */
     const char *tls_cert, *tls_key; /* files; NULL: no TLS */
     bool require_token;
+    bool no_work;        /* record only; others run it */
+    int64_t concurrency; /* of the runner: commands at once; 0: as many as there are processors */
+    int64_t grace_ms;    /* how long commands may go on after SIGTERM */
     bool log_json, log_requests;
     int64_t max_connections;
     int64_t max_body; /* bytes of a webhook's body */

@@ -2,169 +2,183 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <gnutls/abstract.h>
-#include <stdio.h>
+#include <limits.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "error.h"
 
-enum { PEM_MAX = 1 << 20, CHAIN_MAX = 16 };
-
-#define GNUTLS_SYMBOLS(X)                                                                          \
-    X(gnutls_certificate_allocate_credentials)                                                     \
-    X(gnutls_certificate_set_x509_key_mem)                                                         \
-    X(gnutls_certificate_free_credentials)                                                         \
-    X(gnutls_pcert_list_import_x509_raw)                                                           \
-    X(gnutls_pcert_deinit)                                                                         \
-    X(gnutls_privkey_init)                                                                         \
-    X(gnutls_privkey_import_x509_raw)                                                              \
-    X(gnutls_privkey_deinit)                                                                       \
-    X(gnutls_strerror)
+#define SSL_SYMBOLS(X)                                                                             \
+    X(TLS_server_method)                                                                           \
+    X(SSL_CTX_new)                                                                                 \
+    X(SSL_CTX_free)                                                                                \
+    X(SSL_CTX_ctrl)                                                                                \
+    X(SSL_CTX_set_default_passwd_cb)                                                               \
+    X(SSL_CTX_use_certificate_chain_file)                                                          \
+    X(SSL_CTX_use_PrivateKey_file)                                                                 \
+    X(SSL_new)                                                                                     \
+    X(SSL_free)                                                                                    \
+    X(SSL_set_bio)                                                                                 \
+    X(SSL_set_accept_state)                                                                        \
+    X(SSL_read)                                                                                    \
+    X(SSL_write)                                                                                   \
+    X(SSL_shutdown)                                                                                \
+    X(SSL_get_error)                                                                               \
+    X(BIO_new)                                                                                     \
+    X(BIO_free)                                                                                    \
+    X(BIO_s_mem)                                                                                   \
+    X(BIO_write)                                                                                   \
+    X(BIO_ctrl)                                                                                    \
+    X(ERR_get_error)                                                                               \
+    X(ERR_clear_error)                                                                             \
+    X(ERR_error_string_n)
 
 static struct {
-#define X(name) __typeof__(name) *name##_;
-    GNUTLS_SYMBOLS(X)
+#define X(name) __typeof__(name) *name;
+    SSL_SYMBOLS(X)
 #undef X
-} tls;
+} ssl;
 
-/* Those that were read before stay: a connection may be using them still. */
-struct certificate {
-    struct certificate *older;
-    struct hf_buf pem; /* certificate and key as they were read */
-    gnutls_pcert_st chain[CHAIN_MAX];
-    unsigned n_chain;
-    gnutls_privkey_t key;
+/* OpenSSL's own types, under our names. */
+struct tls_context;
+static SSL_CTX *ctx_of(struct tls_context *context) { return (SSL_CTX *)context; }
+
+struct tls {
+    SSL *ssl;
+    BIO *in, *out; /* the SSL's */
 };
 
-/* The callback is told of no one's data: there is one service in a process. */
-static struct certificate *current;
+/* ---- the certificate ------------------------------------------------------------------------ */
 
-static int load_library(struct hf_error *err)
+static int load(struct hf_error *err)
 {
-    void *library = dlopen("libgnutls.so.30", RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen("libssl.so.3", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return hf_fail(err, HF_UNSUPPORTED, "TLS needs libgnutls (Debian: libgnutls30): %s",
-                       dlerror());
+        return hf_fail(err, HF_UNSUPPORTED, "TLS needs OpenSSL 3 (Debian: libssl3): %s", dlerror());
 #define X(name)                                                                                    \
-    if (!(tls.name##_ = (__typeof__(name) *)dlsym(library, #name)))                                \
-        return hf_fail(err, HF_UNSUPPORTED, "libgnutls has no %s; install a newer one", #name);
-    GNUTLS_SYMBOLS(X)
+    if (!(ssl.name = (__typeof__(name) *)dlsym(library, #name)))                                   \
+        return hf_fail(err, HF_UNSUPPORTED, "OpenSSL has no " #name "; install a newer one");
+    SSL_SYMBOLS(X)
 #undef X
     return 0;
 }
 
-static int read_file(const char *path, struct hf_buf *ret, struct hf_error *err)
+static int fail(struct hf_error *err, const char *what, const char *path)
 {
-    char piece[4096];
-    size_t before = ret->len;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read %s", path);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
-        hf_buf_add(ret, piece, n);
-    explicit_bzero(piece, sizeof piece);
-    fclose(file);
-    return ret->failed || ret->len == before
-               ? hf_fail(err, HF_INVALID, "%s is empty or too large", path)
-               : 0;
+    char why[200] = "";
+    ssl.ERR_error_string_n(ssl.ERR_get_error(), why, sizeof why);
+    return hf_fail(err, HF_INVALID, "%s %s: %s", what, path, why);
 }
 
-static void certificate_free(struct certificate *c)
+/* A service has nobody to ask. */
+static int no_password(char *to, int size, int writing, void *arg)
 {
-    for (unsigned i = 0; i < c->n_chain; i++)
-        tls.gnutls_pcert_deinit_(&c->chain[i]);
-    if (c->key)
-        tls.gnutls_privkey_deinit_(c->key);
-    if (c->pem.data)
-        explicit_bzero(c->pem.data, c->pem.len);
-    hf_buf_clear(&c->pem);
-    free(c);
+    (void)to, (void)size, (void)writing, (void)arg;
+    return -1;
 }
 
-/* Do they belong together? GnuTLS looks when they are made credentials. */
-static int check_pair(const gnutls_datum_t *cert, const gnutls_datum_t *key)
+static int use_files(SSL_CTX *ctx, const char *cert, const char *key, struct hf_error *err)
 {
-    gnutls_certificate_credentials_t credentials;
-    int code = tls.gnutls_certificate_allocate_credentials_(&credentials);
-    if (code < 0)
-        return code;
-    code = tls.gnutls_certificate_set_x509_key_mem_(credentials, cert, key, GNUTLS_X509_FMT_PEM);
-    tls.gnutls_certificate_free_credentials_(credentials);
-    return code;
+    const char *const files[] = {cert, key};
+    for (size_t i = 0; i < 2; i++)
+        if (access(files[i], R_OK) < 0)
+            return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read %s", files[i]);
+    if (ssl.SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
+        return fail(err, "no certificate that can be used is in", cert);
+    if (ssl.SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
+        return fail(err, "do --tls-cert and --tls-key belong together? There is no such key in",
+                    key);
+    return 0;
 }
 
-static int parse(struct certificate *c, size_t n_cert, const struct serve_options *opts,
-                 struct hf_error *err)
+int tls_open(const char *cert, const char *key, struct tls_context **ret, struct hf_error *err)
 {
-    gnutls_datum_t cert = {(unsigned char *)c->pem.data, (unsigned)n_cert};
-    gnutls_datum_t key = {cert.data + n_cert, (unsigned)(c->pem.len - n_cert)};
-    unsigned n = CHAIN_MAX;
-    int code = check_pair(&cert, &key);
-    if (code >= 0)
-        code = tls.gnutls_pcert_list_import_x509_raw_(c->chain, &n, &cert, GNUTLS_X509_FMT_PEM, 0);
-    if (code >= 0) {
-        c->n_chain = n;
-        code = tls.gnutls_privkey_init_(&c->key);
-    }
-    if (code >= 0)
-        code = tls.gnutls_privkey_import_x509_raw_(c->key, &key, GNUTLS_X509_FMT_PEM, NULL, 0);
-    return code >= 0
-               ? 0
-               : hf_fail(err, HF_INVALID, "%s and %s can't be used: %s; do they belong together?",
-                         opts->tls_cert, opts->tls_key, tls.gnutls_strerror_(code));
-}
-
-int tls_load(struct server *server, struct hf_error *err)
-{
-    const struct serve_options *opts = server->opts;
-    if (!opts->tls_cert)
-        return 0;
-    int r = tls.gnutls_strerror_ ? 0 : load_library(err);
-    struct certificate *c = r < 0 ? NULL : calloc(1, sizeof *c);
-    if (!c)
-        return r < 0 ? r : hf_fail(err, HF_NOMEM, "out of memory");
-    c->pem.cap = 2 * PEM_MAX;
-    r = read_file(opts->tls_cert, &c->pem, err);
-    size_t n_cert = c->pem.len;
-    if (r >= 0)
-        r = read_file(opts->tls_key, &c->pem, err);
-    bool same = r >= 0 && current && current->pem.len == c->pem.len &&
-                memcmp(current->pem.data, c->pem.data, c->pem.len) == 0;
-    if (r >= 0 && !same)
-        r = parse(c, n_cert, opts, err);
-    if (r < 0 || same) {
-        certificate_free(c);
+    int r = load(err);
+    if (r < 0)
+        return r;
+    SSL_CTX *ctx = ssl.SSL_CTX_new(ssl.TLS_server_method());
+    if (!ctx)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    ssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
+    ssl.SSL_CTX_ctrl(ctx, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS, NULL);
+    ssl.SSL_CTX_set_default_passwd_cb(ctx, no_password);
+    r = use_files(ctx, cert, key, err);
+    if (r < 0) {
+        ssl.SSL_CTX_free(ctx);
         return r;
     }
-    c->older = current;
-    current = c;
+    *ret = (struct tls_context *)ctx;
     return 0;
 }
 
-void tls_close(void)
+void tls_close(struct tls_context *context)
 {
-    for (struct certificate *c; (c = current);) {
-        current = c->older;
-        certificate_free(c);
+    if (context)
+        ssl.SSL_CTX_free(ctx_of(context));
+}
+
+/* ---- one connection ------------------------------------------------------------------------- */
+
+struct tls *tls_new(struct tls_context *context)
+{
+    struct tls *tls = calloc(1, sizeof *tls);
+    if (!tls)
+        return NULL;
+    tls->ssl = ssl.SSL_new(ctx_of(context));
+    tls->in = ssl.BIO_new(ssl.BIO_s_mem());
+    tls->out = ssl.BIO_new(ssl.BIO_s_mem());
+    if (!tls->ssl || !tls->in || !tls->out) {
+        ssl.BIO_free(tls->in);
+        ssl.BIO_free(tls->out);
+        ssl.SSL_free(tls->ssl);
+        free(tls);
+        return NULL;
     }
+    ssl.SSL_set_bio(tls->ssl, tls->in, tls->out);
+    ssl.SSL_set_accept_state(tls->ssl);
+    return tls;
 }
 
-static int give(gnutls_session_t session, const gnutls_datum_t *names, int n_names,
-                const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **chain,
-                unsigned *n_chain, gnutls_privkey_t *key)
+void tls_free(struct tls *tls)
 {
-    (void)session, (void)names, (void)n_names, (void)algorithms, (void)n_algorithms;
-    *chain = current->chain;
-    *n_chain = current->n_chain;
-    *key = current->key;
-    return 0;
+    if (!tls)
+        return;
+    ssl.SSL_free(tls->ssl); /* and its BIOs */
+    free(tls);
 }
 
-void *tls_callback(void)
+bool tls_take(struct tls *tls, const char *bytes, size_t n)
 {
-    gnutls_certificate_retrieve_function2 *callback = give;
-    void *pointer;
-    memcpy(&pointer, &callback, sizeof pointer);
-    return pointer;
+    return n <= INT_MAX && ssl.BIO_write(tls->in, bytes, (int)n) == (int)n;
 }
+
+ssize_t tls_read(struct tls *tls, char *to, size_t size)
+{
+    ssl.ERR_clear_error();
+    int n = ssl.SSL_read(tls->ssl, to, size < INT_MAX ? (int)size : INT_MAX);
+    if (n > 0)
+        return n;
+    return ssl.SSL_get_error(tls->ssl, n) == SSL_ERROR_WANT_READ ? 0 : -1;
+}
+
+bool tls_write(struct tls *tls, const char *text, size_t n)
+{
+    ssl.ERR_clear_error();
+    return n <= INT_MAX && (!n || ssl.SSL_write(tls->ssl, text, (int)n) == (int)n);
+}
+
+void tls_end(struct tls *tls)
+{
+    ssl.ERR_clear_error();
+    ssl.SSL_shutdown(tls->ssl);
+}
+
+size_t tls_give(struct tls *tls, char **ret)
+{
+    long n = ssl.BIO_ctrl(tls->out, BIO_CTRL_INFO, 0, ret);
+    return n > 0 ? (size_t)n : 0;
+}
+
+void tls_given(struct tls *tls) { ssl.BIO_ctrl(tls->out, BIO_CTRL_RESET, 0, NULL); }

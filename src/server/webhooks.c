@@ -55,7 +55,7 @@ struct hook {
 static bool copy_headers(const struct request *req, struct hook *h)
 {
     for (int i = 0; i < N_HEADERS; i++) {
-        const char *value = MHD_lookup_connection_value(req->mhd, MHD_HEADER_KIND, header_names[i]);
+        const char *value = request_header(req, header_names[i]);
         if (value && !(h->headers[i] = strdup(value)))
             return false;
     }

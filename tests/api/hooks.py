@@ -16,7 +16,7 @@ class Hooks:
     def __init__(self, hf, *options, **workflows):
         self.hf = hf
         self.flows = Workflows(hf, **workflows)
-        self.service = Service(hf, *options)
+        self.service = Service(hf, "--no-work", *options)
 
     def post(self, workflow, body=b"", headers=None, **options):
         return self.service.ask("POST", f"/api/webhooks/{quoted(workflow)}", body, headers=headers, **options)

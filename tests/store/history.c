@@ -336,3 +336,95 @@ struct hf_request make_request(int name)
         req.op = PICK(looking);
     return req;
 }
+
+/* ---- many at once --------------------------------------------------------------------------- */
+
+static struct actor *holder_of(int name)
+{
+    struct model_lock *lock = model_lock(h.model, names[name]);
+    struct actor *a = lock->rec.grant.held ? find_actor(name, &lock->rec.grant.id) : NULL;
+    return a ? a : some_actor(name);
+}
+
+/* Its fence, where that has been shown; else any will do. */
+static int64_t holders_fence(int name)
+{
+    const struct fences *f = &h.fences[name];
+    int64_t fence = model_lock(h.model, names[name])->rec.grant.fence;
+    return f->n && f->pairs[f->n - 1].model == fence ? fence : 0;
+}
+
+/* What the holder of this name says: it goes on, or ends. */
+static struct hf_request holders_request(int name, enum hf_op op, bool of_execution)
+{
+    struct actor *a = holder_of(name);
+    struct hf_request req = {.op = op, .name = names[name], .token = a->token};
+    req.fence = chance(8) ? holders_fence(name) : some_fence(name);
+    req.ttl_ms = op == HF_OP_EXTEND && chance(2) ? a->ttl_ms : 0;
+    req.reason = chance(2) ? "so it ended" : NULL;
+    if (of_execution)
+        tell_of_execution(&req, a);
+    if (op == HF_OP_RELEASE && of_execution && req.outcome == HF_OUTCOME_NONE)
+        req.outcome = HF_OUTCOME_SUCCESS;
+    return req;
+}
+
+static struct hf_request plain_acquire(int name)
+{
+    struct actor *a = new_actor(name);
+    a->workflow = NULL;
+    return acquire_request(name, a, false);
+}
+
+/* It waits its turn, whatever its lock has. */
+static struct hf_request plain_enqueue(int name)
+{
+    struct actor *a = new_actor(name);
+    struct hf_request req = {.name = names[name], .owner = "operator", .op = HF_OP_ENQUEUE};
+    if (!a->workflow)
+        add_execution(a, name);
+    put_execution(&req, a);
+    req.priority = a->priority;
+    req.overlap = HF_OVERLAP_QUEUE;
+    req.queue_limit = 0;
+    req.run_at_ms = chance(2) ? 0 : h.model->now_ms + h.model->wall_offset_ms + chance(3000);
+    return req;
+}
+
+static bool all_are_free(void)
+{
+    for (int name = 0; name < NAMES; name++) {
+        const struct model_lock *lock = model_lock(h.model, names[name]);
+        if (lock->rec.grant.held || lock->n_queue)
+            return false;
+    }
+    return true;
+}
+
+size_t make_many(struct hf_request ret[BATCH_MAX])
+{
+    int64_t kind = chance(h.has_executions ? 5 : 3);
+    size_t n = kind == 4 ? 3 + (size_t)chance(BATCH_MAX - 2) : NAMES;
+    /* Of those whose lock is held a store may be told after the others. */
+    bool mixed = all_are_free();
+    int one = (int)chance(NAMES);
+    for (size_t i = 0; i < n; i++) {
+        int name = kind != 4 ? (int)i : mixed ? (int)chance(NAMES) : one;
+        ret[i] = kind == 0   ? plain_acquire(name)
+                 : kind == 1 ? holders_request(name, HF_OP_EXTEND, h.has_executions)
+                 : kind == 2 ? holders_request(name, HF_OP_RELEASE, false)
+                 : kind == 3 ? holders_request(name, HF_OP_RELEASE, true)
+                             : plain_enqueue(name);
+    }
+    return n;
+}
+
+void add_worker(int name, const char *token, const char *execution_id)
+{
+    struct actor *a = new_actor(name);
+    snprintf(a->token, sizeof a->token, "%s", token);
+    snprintf(a->execution_id, sizeof a->execution_id, "%s", execution_id);
+    a->id = hf_lock_id_of(token);
+    a->workflow = names[name];
+    a->key = NULL;
+}

@@ -14,9 +14,9 @@
 enum {
     NAMES = 3,
     HANDLES = 3,
-    ACTORS = 24, /* per name; the oldest makes room */
+    ACTORS = 32, /* per name; the oldest makes room */
     PROCESSES = 4,
-    BATCH_MAX = 4,
+    BATCH_MAX = 8,
     EDGE_MS = 400,  /* in real time nothing is asked so near to an edge */
     WAKE_MS = 10000 /* a wake-up that takes longer never comes */
 };
@@ -84,6 +84,12 @@ void make_room(int name);
 
 /* The next request about this name; fences are the model's. */
 struct hf_request make_request(int name);
+
+/* Some that are alike, each about another name, or executions to be recorded about any. How many. */
+size_t make_many(struct hf_request ret[BATCH_MAX]);
+
+/* Somebody new who has been granted this name, for this execution, by this token. */
+void add_worker(int name, const char *token, const char *execution_id);
 void describe(const struct hf_request *req, char *ret, size_t size);
 
 #endif

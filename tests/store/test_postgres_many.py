@@ -2,6 +2,7 @@
 import random
 
 import pytest
+from test_postgres_executions import begin, pending, read
 from test_postgres_sql import identity, place  # noqa: F401
 
 
@@ -87,3 +88,94 @@ def test_a_line_behind_a_lease_that_is_over_is_not_written_down_together(place):
     assert len(place.one(together(waiters[10:], "a")).splitlines()) == 10
     place.one("UPDATE holdfast.lock SET locked_until = holdfast.clock()")
     assert place.one(together(waiters[10:], "a")) == ""
+
+
+# ---- claims -----------------------------------------------------------------------------------------
+
+# Claims some, and ends them, until nothing is left; so often at most.
+WORK = """DO $x$ DECLARE c holdfast.claimed; a holdfast.answer; ids bytea[]; names text[]; mine bytea[]; fences bigint[]; n bigint; BEGIN
+  FOR turn IN 1..2000 LOOP
+    ids := ARRAY(SELECT decode(md5(random()::text || clock_timestamp()::text || i), 'hex') FROM generate_series(1, {batch}) AS i);
+    names := '{{}}'; mine := '{{}}'; fences := '{{}}';
+    FOR c IN SELECT * FROM holdfast.claim(NULL, false, {batch}, ids, 60000, 'o', '', false, '') LOOP
+      names := names || (c.execution).lock; mine := mine || c.lock_id; fences := fences || (c.execution).fence;
+    END LOOP;
+    COMMIT;
+    IF cardinality(names) > 0 THEN
+      INSERT INTO seen SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING';
+      COMMIT;
+      FOR i IN 1..cardinality(names) LOOP
+        a := holdfast.finish_execution(names[i], mine[i], fences[i], 1, true, 0, '', NULL, false, NULL, 0, NULL, '', '{{}}', '{{}}');
+        COMMIT;
+        IF a.code <> 0 THEN RAISE 'lost'; END IF;
+      END LOOP;
+    END IF;
+    EXIT WHEN NOT EXISTS (SELECT FROM holdfast.execution WHERE state = 'PENDING');
+  END LOOP; END $x$"""
+
+
+def work_off(place, batch, workers=6):
+    place.one("CREATE TABLE seen (n bigint)")
+    sessions = [place.session() for _ in range(workers)]
+    for session in sessions:
+        session.send(WORK.format(batch=batch))
+    for session in sessions:
+        answer = session.answer()
+        assert "ERROR" not in answer, answer
+    assert place.one("SELECT DISTINCT state, attempt FROM holdfast.execution") == "SUCCESS|1"
+    assert place.one("SELECT count(*) = count(DISTINCT fence) FROM holdfast.execution") == "t"
+    assert place.one("SELECT count(*) FROM holdfast.lock WHERE lock_id IS NOT NULL OR waiters > 0") == "0"
+    kinds = place.one("SELECT string_agg(kind || ' ' || n, ', ' ORDER BY kind) FROM (SELECT kind, count(*) AS n FROM holdfast.event GROUP BY kind) AS k")
+    n = place.one("SELECT count(*) FROM holdfast.execution")
+    assert kinds == f"acquired {n}, finished {n}, started {n}"
+
+
+@pytest.mark.parametrize("lock", ["'lock ' || i", "'lock ' || i % 17", "'one'"])
+def test_claims_of_many_at_once_are_each_others_none(place, lock):
+    pending(place, lock, n=120)
+    work_off(place, 7)
+
+
+def test_claims_of_many_respect_a_limit(place):
+    pending(place, "'lock ' || i", n=40, concurrency=3)
+    pending(place, "'other ' || i % 5", n=40, workflow="'v'", concurrency=2)
+    work_off(place, 4)
+    assert int(place.one("SELECT max(n) FROM seen")) <= 5
+
+
+def claim(place, n, first=1000, columns="lock_id IS NOT NULL AS mine, (execution).lock, (execution).state"):
+    ids = ",".join(identity(first + i) for i in range(n))
+    return place.one(f"SELECT {columns} FROM holdfast.claim(NULL, false, {n}, ARRAY[{ids}], 60000, 'o', '', false, '')")
+
+
+def test_who_claims_passes_over_what_another_is_about_to_claim(place):
+    pending(place, "'lock ' || i", n=6)
+    other = place.session()
+    other("BEGIN")
+    ids = ",".join(identity(i) for i in range(4))
+    assert len(other(f"SELECT (execution).lock FROM holdfast.claim(NULL, false, 4, ARRAY[{ids}], 60000, 'o', '', false, '')").split("\n")) == 4
+    assert claim(place, 4).splitlines() == ["t|lock 5|RUNNING", "t|lock 6|RUNNING"]
+    other("ROLLBACK")
+    assert claim(place, 9, 2000, "(execution).lock").splitlines() == ["lock 1", "lock 2", "lock 3", "lock 4"]
+
+
+def test_a_claim_whose_answer_was_lost_is_found_by_its_tokens(place):
+    pending(place, "'lock ' || i", n=6)
+    first = claim(place, 3, columns="lock_id, (execution).lock, (execution).fence")
+    ids = ",".join(identity(1000 + i) for i in range(3))
+    again = f"SELECT lock_id, (execution).lock, (execution).fence FROM holdfast.claim(NULL, false, 3, ARRAY[{ids}], 60000, 'o', '', true, '')"
+    assert sorted(place.one(again).splitlines()) == sorted(first.splitlines())
+    assert place.one("SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING'") == "3"
+
+
+def test_a_claim_reads_no_more_than_it_takes(place):
+    """However much is kept, parked, full, or due later."""
+    place.one(begin(1, "x", concurrency=1))
+    pending(place, "'parked'", n=3000, priority=1, parked="true")
+    pending(place, "'full ' || i", n=3000, priority=2, concurrency=1)
+    pending(place, "'later ' || i", n=3000, priority=3, due=1, workflow="'v'")
+    pending(place, "'ready ' || i", n=3000, workflow="'u'")
+    place.one("ANALYZE holdfast.execution")
+    before = read(place)
+    assert len(claim(place, 20).splitlines()) == 20
+    assert read(place) - before < 800

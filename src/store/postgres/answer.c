@@ -22,9 +22,8 @@ void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret)
     ret->state = over ? HF_STATE_STALE : HF_STATE_HELD;
 }
 
-void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret)
+void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret)
 {
-    struct hf_pg_cursor at = hf_pg_open_composite(result, row);
     char processes[HF_PG_PROCESSES_MAX];
     memset(ret, 0, sizeof *ret);
     ret->code = (int)hf_pg_take_int(&at);
@@ -48,15 +47,16 @@ void hf_pg_take_row(const PGresult *result, int row, struct hf_pg_row *ret)
     ret->has_holder = hf_pg_take_bool(&at);
     hf_pg_take_text(&at, ret->look, sizeof ret->look);
     bool duplicate = hf_pg_take_bool(&at);
-    ret->ready = (uint32_t)hf_pg_take_int(&at);
+    hf_pg_take_text(&at, ret->ready, sizeof ret->ready);
     hf_pg_take_execution(hf_pg_take_composite(&at), &ret->execution);
     ret->execution.duplicate = duplicate;
 }
 
-/* "reason lock_id fence acquired_at_ms held_for_ms ttl_ms owner" */
-static void take_takeover(const char *text, struct hf_takeover *ret)
+void hf_pg_parse_takeover(const char *text, struct hf_takeover *ret)
 {
     int reason, at = 0;
+    if (!*text) /* by far the most common */
+        return;
     long long fence, acquired_at_ms, held_for_ms, ttl_ms;
     struct hf_takeover took = {0};
     if (sscanf(text, "%d %32s %lld %lld %lld %lld %n", &reason, took.lock_id, &fence,
@@ -97,7 +97,7 @@ static void fill_lease(const struct hf_pg_row *row, const struct hf_request *req
     ret->expires_at_ms = row->lock.locked_until_ms;
     ret->ttl_ms = row->ttl_ms;
     ret->cancel_requested = row->execution.cancel_requested;
-    take_takeover(row->took, &ret->takeover);
+    hf_pg_parse_takeover(row->took, &ret->takeover);
 }
 
 /* The library's guard is a status, compared here. */

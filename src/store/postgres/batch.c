@@ -42,48 +42,6 @@ static size_t next_wave(struct entry *entries, size_t n, size_t ret[HF_PG_MANY_M
     return found;
 }
 
-static bool is_simple(const struct hf_pg_task *t)
-{
-    const struct hf_request *req = t->req;
-    if (t->seen.n || hf_pg_has_execution(req))
-        return false;
-    return req->op == HF_OP_ACQUIRE ? !req->wait_ms : req->op == HF_OP_RELEASE && req->fence;
-}
-
-static void answer_simple(const struct hf_pg_simple *one, struct hf_pg_task *t)
-{
-    struct hf_pg_row row = {.ttl_ms = t->req->ttl_ms,
-                            .lock = {.fence = one->fence,
-                                     .locked_at_ms = one->now_ms,
-                                     .locked_until_ms = one->now_ms + t->req->ttl_ms}};
-    snprintf(row.owner, sizeof row.owner, "%s", t->req->owner ? t->req->owner : "");
-    snprintf(row.note, sizeof row.note, "%s", t->req->note ? t->req->note : "");
-    hf_pg_fill_answer(&row, t->req, t->answer);
-    t->done = true;
-}
-
-/* What can be done in one statement for all is done so. */
-static int finish_simple(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
-                         struct hf_error *err)
-{
-    struct hf_pg_simple simple[HF_PG_MANY_MAX];
-    struct hf_pg_task *of[HF_PG_MANY_MAX];
-    size_t found = 0;
-    for (size_t i = 0; i < n; i++)
-        if (is_simple(&tasks[i])) {
-            of[found] = &tasks[i];
-            simple[found++] = (struct hf_pg_simple){
-                .req = tasks[i].req, .id = &tasks[i].id, .processes = tasks[i].processes};
-        }
-    int r = hf_pg_apply_simple(s, simple, found, err);
-    for (size_t i = 0; i < found; i++)
-        if (simple[i].done) {
-            answer_simple(&simple[i], of[i]);
-            hf_pg_prune_sometimes(s, of[i]->answer);
-        }
-    return r;
-}
-
 static int apply_wave(struct hf_postgres *s, const struct hf_request *requests,
                       struct hf_answer *answers, const size_t *which, size_t n,
                       struct hf_pg_task *tasks, struct hf_error *err)
@@ -97,13 +55,15 @@ static int apply_wave(struct hf_postgres *s, const struct hf_request *requests,
         else
             begun++;
     }
-    r = begun > 1 ? finish_simple(s, tasks, begun, err) : 0;
+    r = begun ? hf_pg_apply_simple(s, tasks, begun, err) : 0;
     if (r >= 0 && begun)
         r = hf_pg_finish_all(s, tasks, begun, err);
     for (size_t k = 0; k < begun; k++)
         hf_pg_end_task(s, &tasks[k]);
     return r;
 }
+
+/* ---- those who wait for one name ------------------------------------------------------------ */
 
 /* Does it only want a place in the queue? */
 static bool is_wait(const struct hf_request *req)
@@ -159,6 +119,69 @@ static int apply_lines(struct hf_postgres *s, const struct hf_request *requests,
     return r;
 }
 
+/* ---- executions that are recorded ----------------------------------------------------------- */
+
+/* How many of the entries are of the first one's name, and whether all of them are plain enqueues. */
+static size_t same_name(const struct entry *entries, size_t n, const struct hf_request *requests,
+                        bool *ret_plain)
+{
+    size_t found = 0;
+    *ret_plain = true;
+    while (found < n && strcmp(entries[found].name, entries[0].name) == 0)
+        *ret_plain &= hf_pg_is_plain_enqueue(&requests[entries[found++].i]);
+    return found;
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const struct entry *const *x = a, *const *y = b;
+    return ((*x)->i > (*y)->i) - ((*x)->i < (*y)->i);
+}
+
+static int record(struct hf_postgres *s, const struct hf_request *requests,
+                  struct hf_answer *answers, struct entry **which, size_t n,
+                  struct hf_pg_task *tasks, struct hf_error *err)
+{
+    size_t begun = 0;
+    int r = 0;
+    while (r >= 0 && begun < n) {
+        size_t i = which[begun]->i;
+        r = hf_pg_begin_task(s, &tasks[begun], &requests[i], &answers[i], err);
+        begun += r >= 0;
+    }
+    r = r < 0 ? 0 : hf_pg_apply_simple(s, tasks, n, err);
+    for (size_t k = 0; k < begun; k++) {
+        which[k]->taken |= tasks[k].done;
+        hf_pg_end_task(s, &tasks[k]);
+    }
+    return r;
+}
+
+/* In the caller's order, which is that of their age; where a name has nothing else in this batch. */
+static int apply_enqueues(struct hf_postgres *s, const struct hf_request *requests,
+                          struct hf_answer *answers, struct entry *entries, size_t n,
+                          struct hf_pg_task *tasks, struct hf_error *err)
+{
+    struct entry **which = calloc(n, sizeof *which);
+    size_t found = 0;
+    int r = which ? 0 : hf_fail(err, HF_NOMEM, "out of memory");
+    for (size_t k = 0, some; r >= 0 && k < n; k += some) {
+        bool plain;
+        some = same_name(&entries[k], n - k, requests, &plain);
+        for (size_t j = 0; plain && j < some; j++)
+            which[found++] = &entries[k + j];
+    }
+    if (found)
+        qsort(which, found, sizeof *which, in_order);
+    for (size_t k = 0; r >= 0 && k < found; k += HF_PG_MANY_MAX)
+        r = record(s, requests, answers, which + k,
+                   found - k < HF_PG_MANY_MAX ? found - k : HF_PG_MANY_MAX, tasks, err);
+    free(which);
+    return r;
+}
+
+/* ---- the batch ------------------------------------------------------------------------------ */
+
 int hf_pg_apply_batch(struct hf_postgres *s, const struct hf_request *requests, size_t n,
                       struct hf_answer *answers, struct hf_error *err)
 {
@@ -170,6 +193,8 @@ int hf_pg_apply_batch(struct hf_postgres *s, const struct hf_request *requests, 
         entries[i] = (struct entry){requests[i].name, i, false};
     if (r >= 0)
         qsort(entries, n, sizeof *entries, by_name);
+    if (r >= 0)
+        r = apply_enqueues(s, requests, answers, entries, n, tasks, err);
     for (size_t wave = 0, found = 1; r >= 0 && found; wave++) {
         if (wave % LINE_AFTER == 0)
             r = apply_lines(s, requests, answers, entries, n, tasks, err);

@@ -20,7 +20,8 @@ int hf_pg_apply_line(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
                      struct hf_error *err)
 {
     struct hf_pg_statement st = {
-        .sql = "SELECT a FROM holdfast.wait_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12) a"};
+        .sql = "SELECT a FROM holdfast.wait_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12) a",
+        .again = true};
     struct hf_pg_columns columns;
     struct hf_pg_fault fault = {0};
     struct hf_pg_row row;
@@ -39,7 +40,7 @@ int hf_pg_apply_line(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
         return r != -HF_UNKNOWN && fault.sqlstate[0] ? 0 : r;
     if (hf_pq.PQntuples(result) == (int)n)
         for (size_t i = 0; i < n; i++) {
-            hf_pg_take_row(result, (int)i, &row);
+            hf_pg_take_row(hf_pg_open_composite(result, (int)i), &row);
             hf_pg_fill_answer(&row, tasks[i].req, tasks[i].answer);
             tasks[i].done = true;
         }

@@ -1,4 +1,4 @@
-/* One request on its way; between call.c, batch.c and line.c. */
+/* One request on its way; between call.c, batch.c, many.c and line.c. */
 #ifndef HF_STORE_POSTGRES_TASK_H
 #define HF_STORE_POSTGRES_TASK_H
 
@@ -33,6 +33,13 @@ int hf_pg_finish_all(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
 
 /* Old events and executions go in small pieces, now and then, after a grant. Nobody waits for it. */
 void hf_pg_prune_sometimes(struct hf_postgres *s, const struct hf_answer *answer);
+
+/* Those of them that are simple, as many as are alike in one statement; each name once. */
+int hf_pg_apply_simple(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
+                       struct hf_error *err);
+
+/* An execution that is recorded whatever its lock has: it waits its turn. */
+bool hf_pg_is_plain_enqueue(const struct hf_request *req);
 
 int hf_pg_apply_batch(struct hf_postgres *s, const struct hf_request *requests, size_t n,
                       struct hf_answer *answers, struct hf_error *err);

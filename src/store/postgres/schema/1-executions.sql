@@ -192,6 +192,12 @@ CREATE FUNCTION holdfast.has_attempts_left(x holdfast.execution) RETURNS boolean
 AS $$ SELECT x.max_attempts = 0 OR x.spent < x.max_attempts $$;
 COMMENT ON FUNCTION holdfast.has_attempts_left IS 'May its command be started once more?';
 
+CREATE FUNCTION holdfast.wakes(x holdfast.execution) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT repeat(x.workflow || E'\n', (x.state = 'PENDING')::integer + (x.concurrency > 0)::integer)
+$$;
+COMMENT ON FUNCTION holdfast.wakes IS 'Of one that is no longer RUNNING: its workflow, where it may be claimed again, and where it leaves room for another one';
+
 CREATE FUNCTION holdfast.finish(t holdfast.turn, p_outcome integer, p_exit_code integer, p_reason text) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -209,7 +215,6 @@ BEGIN
         x.started_at := NULL;
         x.owner := NULL;
         x.run_at := t.now + holdfast.backoff(x);
-        t.ready := t.ready + 1;
     ELSE
         x.state := CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END;
         x.finished_at := t.now;
@@ -217,6 +222,7 @@ BEGIN
     x.exit_code := p_exit_code;
     x.reason := p_reason;
     PERFORM holdfast.keep_execution(x);
+    t.ready := t.ready || holdfast.wakes(x);
     t.x := x;
     RETURN t;
 END $$;
@@ -245,9 +251,7 @@ AS $$
 BEGIN
     x := holdfast.lost_execution(x, p_reason, t.now);
     PERFORM holdfast.keep_execution(x);
-    IF x.state = 'PENDING' THEN
-        t.ready := t.ready + 1;
-    END IF;
+    t.ready := t.ready || holdfast.wakes(x);
     IF (t.found).id = x.id THEN
         t.found := x;
     END IF;

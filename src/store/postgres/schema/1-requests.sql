@@ -73,6 +73,7 @@ BEGIN
         ret := holdfast.answer_of(t.row, t.now, -1, true);
         ret.queued := true;
         ret.ahead := t.ahead;
+        ret.look := holdfast.ahead(before.name, t.asker);
         queued := (t.row).fence = before.fence AND (t.row).lock_id IS NOT DISTINCT FROM before.lock_id;
     ELSE
         PERFORM FROM holdfast.waiter WHERE name = before.name AND lock_id = t.asker;
@@ -125,6 +126,80 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_otherwise IS 'acquire, where the lock is not simply free';
 
+-- What an acquire does that has to wait, in few statements: another holds it and lives, and so do the first
+-- who wait. NULL: it is not that simple, and nothing has been done.
+CREATE FUNCTION holdfast.join_queue(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l      holdfast.lock;
+    now    timestamptz;
+    mine   bigint := -p_priority::bigint;
+    before integer := 0;
+    live   boolean := true;
+    behind text;
+    ret    holdfast.answer;
+BEGIN
+    PERFORM holdfast.commit_lazily(); -- a place in the queue need not survive a crash: the waiter asks again
+    SELECT * INTO l FROM holdfast.lock
+     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
+       AND lock_id <> p_lock_id AND locked_until > holdfast.clock() AND execution_id IS NULL AND position(p_lock_id IN ended) = 0
+       AND holdfast.died(processes, lock_id, p_here, p_alive, p_dead) IS false
+       FOR NO KEY UPDATE;
+    now := holdfast.clock();
+    IF NOT FOUND OR now >= l.locked_until THEN
+        RETURN NULL;
+    END IF;
+    IF l.waiters > 0 THEN
+        SELECT least(count(*) FILTER (WHERE rank <= mine), 8),
+               bool_and(until > now AND seen_at > now - interval '20 s' AND seen_at < now + interval '20 s'
+                        AND holdfast.died(processes, lock_id, p_here, p_alive, p_dead) IS false)
+          INTO before, live
+          FROM (SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 9) AS first;
+        SELECT processes INTO behind FROM holdfast.waiter WHERE name = p_name AND rank <= mine ORDER BY rank DESC, ticket DESC LIMIT 1;
+    END IF;
+    IF live THEN
+        INSERT INTO holdfast.waiter (name, rank, ticket, ttl_ms, until, seen_at, queued_at, lock_id, owner, note, processes, channel)
+        VALUES (p_name, mine, l.tickets + 1, p_ttl_ms, holdfast.gives_up(now, p_wait_ms), now, now, p_lock_id, p_owner, p_note,
+                p_processes, p_channel)
+            ON CONFLICT (name, lock_id) DO NOTHING;
+    END IF;
+    IF NOT (live AND FOUND) THEN
+        RETURN NULL;
+    END IF;
+    UPDATE holdfast.lock SET tickets = tickets + 1, waiters = waiters + 1 WHERE name = p_name AND fence = l.fence;
+    l.waiters := l.waiters + 1;
+    ret := holdfast.answer_of(l, now, -1, true);
+    ret.queued := true;
+    ret.ahead := before;
+    ret.look := coalesce(behind, l.processes);
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.join_queue IS 'acquire with a wait, where another holds it and the first who wait are there; NULL: it is not so';
+
+CREATE FUNCTION holdfast.confirm(p_name text, p_lock_id bytea, p_ttl_ms bigint) RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+    l   holdfast.lock;
+BEGIN
+    UPDATE holdfast.lock
+       SET ttl_ms = p_ttl_ms, offered = false, locked_until = now + p_ttl_ms * interval '1 millisecond'
+     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
+       AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
+    RETURNING * INTO l;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF current_setting('holdfast.commit_before', true) <> '' THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, l.fence, l.owner, l.note, '', holdfast.ms(l.locked_at),
+               holdfast.ms(l.locked_until), p_ttl_ms, l.waiters, l.processes, l.took, false, '', false, '',
+               NULL)::holdfast.answer;
+END $$;
+COMMENT ON FUNCTION holdfast.confirm IS 'A waiter takes what it was offered; NULL: nothing is offered to it';
+
 -- In one statement what is by far the most common: it is free, nobody waits, no guard is or was in the
 -- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it.
 CREATE FUNCTION holdfast.acquire(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
@@ -134,7 +209,7 @@ DECLARE
     now       timestamptz := holdfast.clock();
     until     timestamptz := now + p_ttl_ms * interval '1 millisecond';
     new_fence bigint;
-    l         holdfast.lock;
+    ret       holdfast.answer;
 BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
@@ -143,15 +218,13 @@ BEGIN
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
     RETURNING fence INTO new_fence;
     IF NOT FOUND AND p_wait_ms <> 0 THEN
-        -- A waiter that has been woken confirms what it was offered.
-        UPDATE holdfast.lock
-           SET ttl_ms = p_ttl_ms, offered = false, locked_until = until
-         WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
-           AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
-        RETURNING * INTO l;
-        IF FOUND THEN
-            PERFORM holdfast.commit_durably();
-            RETURN holdfast.answer_of(l, now, 0, false);
+        ret := holdfast.join_queue(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel,
+                                   p_here, p_alive, p_dead);
+        IF ret.code IS NULL THEN
+            ret := holdfast.confirm(p_name, p_lock_id, p_ttl_ms);
+        END IF;
+        IF ret.code IS NOT NULL THEN
+            RETURN ret;
         END IF;
     END IF;
     IF new_fence IS NULL THEN
@@ -164,10 +237,24 @@ BEGIN
         PERFORM holdfast.commit_durably();
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, new_fence, p_owner, p_note, '', holdfast.ms(now),
-               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, 0,
+               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire IS 'Take a lock; where it is held, be refused, or with wait_ms <> 0 queue up (negative: for ever). The same lock_id again is the same acquire, and confirms an offer. To be called in a transaction of its own';
+
+CREATE FUNCTION holdfast.acquire_again(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    ret holdfast.answer := holdfast.confirm(p_name, p_lock_id, p_ttl_ms);
+BEGIN
+    IF ret.code IS NULL THEN
+        ret := holdfast.acquire(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel,
+                                p_here, p_alive, p_dead);
+    END IF;
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.acquire_again IS 'acquire, for one who was in the queue: what it was offered is looked for first';
 
 -- ---- extend ---------------------------------------------------------------------------------------
 
@@ -302,48 +389,56 @@ CREATE FUNCTION holdfast.release_to_head(p_name text, p_lock_id bytea, p_fence b
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l     holdfast.lock;
-    w     holdfast.waiter;
-    now   timestamptz;
+    w     record; -- who is first, and the lock as it was then
+    now   timestamptz := holdfast.clock();
+    ends  timestamptz;
     until timestamptz;
     told  bigint;
     next  bigint;
+    woken text;
 BEGIN
-    -- Looked at before the row is locked, since a lock would have to wait for the disk; then again.
-    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
-    IF holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
-        RETURN NULL;
-    END IF;
-    SELECT * INTO l FROM holdfast.lock WHERE name = p_name AND fence = p_fence FOR UPDATE SKIP LOCKED;
-    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
-    now := holdfast.clock();
-    IF l.lock_id IS DISTINCT FROM p_lock_id OR now >= l.locked_until OR l.execution_id IS NOT NULL OR l.offered
-       OR w.name IS NULL OR w.lock_id = p_lock_id OR now >= w.until OR now >= w.seen_at + interval '20 s'
-       OR now <= w.seen_at - interval '20 s'
+    -- Looked at before the row is locked, since a lock would have to wait for the disk.
+    SELECT l.tickets, l.waiters, l.locked_at, l.owner AS holder, first.* INTO w
+      FROM holdfast.lock AS l
+     CROSS JOIN (SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1) AS first
+     WHERE l.name = p_name AND l.fence = p_fence AND l.lock_id = p_lock_id AND l.execution_id IS NULL AND NOT l.offered;
+    IF NOT FOUND OR w.lock_id = p_lock_id OR now >= w.until OR now >= w.seen_at + interval '20 s' OR now <= w.seen_at - interval '20 s'
        OR holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
         RETURN NULL;
     END IF;
-    PERFORM holdfast.commit_durably();
+    -- Who joins or leaves the queue changes these two: the first is still the first.
+    SELECT locked_until INTO ends FROM holdfast.lock
+     WHERE name = p_name AND fence = p_fence AND lock_id = p_lock_id AND tickets = w.tickets AND waiters = w.waiters
+       FOR UPDATE SKIP LOCKED;
+    now := holdfast.clock();
+    IF NOT FOUND OR now >= ends OR now >= w.until THEN
+        RETURN NULL;
+    END IF;
+    IF current_setting('holdfast.commit_before', true) <> '' THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
     until := now + least(w.ttl_ms, 5000) * interval '1 millisecond';
     told := nextval('holdfast.seq');
     next := nextval('holdfast.seq');
-    UPDATE holdfast.lock
-       SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
-           ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
-           granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
-           ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
-     WHERE name = p_name AND fence = p_fence;
-    DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket;
-    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
-    VALUES (told, now, p_fence, 'released', p_name, l.owner, p_reason,
-            'held for ' || holdfast.ms(now) - holdfast.ms(l.locked_at) || ' ms'),
-           (next, now, next, 'acquired', p_name, w.owner, '',
-            'after waiting ' || holdfast.ms(now) - holdfast.ms(w.queued_at) || ' ms');
-    IF w.channel <> '' THEN
-        PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
-    END IF;
+    WITH granted AS (
+        UPDATE holdfast.lock
+           SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
+               ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
+               granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
+               ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
+         WHERE name = p_name AND fence = p_fence
+    ), events AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        VALUES (told, now, p_fence, 'released', p_name, w.holder, p_reason,
+                'held for ' || holdfast.ms(now) - holdfast.ms(w.locked_at) || ' ms'),
+               (next, now, next, 'acquired', p_name, w.owner, '',
+                'after waiting ' || holdfast.ms(now) - holdfast.ms(w.queued_at) || ' ms')
+    ), served AS ( -- its channel may have changed since
+        DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket RETURNING channel
+    )
+    SELECT pg_notify(channel, encode(w.lock_id, 'hex'))::text INTO woken FROM served WHERE channel <> '';
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
-               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '', false, 0,
+               holdfast.ms(until), w.ttl_ms, w.waiters - 1, w.processes, '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';
@@ -377,131 +472,10 @@ BEGIN
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;
-    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, 0,
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is); -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
-
--- ---- many at once ---------------------------------------------------------------------------------
-
--- The fast paths of acquire and release over arrays, sorted by name. What is not that simple is not in the
--- answer, nothing has happened to it, and the caller asks for it alone. The settings keep the plan to one
--- lookup per name, in the order given: two batches never lock crosswise.
-CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
-RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
-AS $$
-DECLARE
-    now timestamptz := holdfast.clock();
-BEGIN
-    PERFORM holdfast.commit_durably();
-    RETURN QUERY
-    WITH grants AS (
-        UPDATE holdfast.lock AS l
-           SET fence = nextval('holdfast.seq'), lock_id = a.lock_id, owner = a.owner, note = a.note, processes = a.processes,
-               took = '', ttl_ms = a.ttl_ms, locked_at = now, told_at = now,
-               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
-          FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
-               WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
-         WHERE l.name = a.name AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1)
-           AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
-        RETURNING a.i, l.fence, l.name, l.owner
-    ), told AS (
-        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
-        SELECT g.fence, now, g.fence, 'acquired', g.name, g.owner, '', '' FROM grants AS g
-    )
-    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g;
-END $$;
-COMMENT ON FUNCTION holdfast.acquire_many IS 'Take those of many locks that are free and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
-
-CREATE FUNCTION holdfast.release_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_reasons text[])
-RETURNS TABLE (i bigint, released bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
-AS $$
-DECLARE
-    now timestamptz := holdfast.clock();
-BEGIN
-    PERFORM holdfast.commit_durably();
-    RETURN QUERY
-    WITH given AS (
-        UPDATE holdfast.lock AS l
-           SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
-               ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
-          FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
-           AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
-        RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
-    ), told AS (
-        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
-        SELECT nextval('holdfast.seq'), now, g.fence, 'released', g.name, g.owner, g.reason,
-               'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms' FROM given AS g
-    )
-    SELECT g.i, g.fence, holdfast.ms(now) FROM given AS g;
-END $$;
-COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that are the asker''s and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
-
--- Those who come or ask again behind a queue that is longer than anybody looks at: the holder is live, so
--- are the first 8, and nobody of these is among them. So the whole of what they ask is a place in the line.
-CREATE FUNCTION holdfast.wait_many(p_name text, p_lock_ids bytea[], p_ttls_ms bigint[], p_waits_ms bigint[], p_owners text[], p_notes text[], p_priorities integer[], p_processes text[], p_channels text[], p_here text, p_alive bytea[], p_dead bytea[])
-RETURNS SETOF holdfast.answer LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
-AS $$
-DECLARE
-    l       holdfast.lock;
-    t       holdfast.turn;
-    w       holdfast.waiter;
-    ahead   integer := 0;
-    is_new  boolean[];
-    joining integer;
-    ret     holdfast.answer;
-BEGIN
-    SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
-    IF l.lock_id IS NULL OR l.waiters < 8 THEN
-        RETURN;
-    END IF;
-    PERFORM holdfast.commit_lazily();
-    l := holdfast.take(p_name, 'change');
-    t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
-    IF l.lock_id IS NULL OR l.lock_id = ANY (p_lock_ids) OR holdfast.is_stale(t) IS DISTINCT FROM 0
-       OR EXISTS (SELECT FROM unnest(p_lock_ids) AS a(id) WHERE holdfast.how_ended(l.ended, a.id) <> 0)
-       OR (SELECT count(DISTINCT a.id) FROM unnest(p_lock_ids) AS a(id)) < cardinality(p_lock_ids) THEN
-        RETURN;
-    END IF;
-    FOR w IN SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 8 LOOP
-        EXIT WHEN w.lock_id = ANY (p_lock_ids) OR holdfast.is_gone(w, t) IS DISTINCT FROM false;
-        ahead := ahead + 1;
-    END LOOP;
-    IF ahead < 8 THEN
-        RETURN;
-    END IF;
-    is_new := ARRAY(SELECT NOT EXISTS (SELECT FROM holdfast.waiter AS q WHERE q.name = p_name AND q.lock_id = a.id)
-                      FROM unnest(p_lock_ids) WITH ORDINALITY AS a(id, i) ORDER BY a.i);
-    IF EXISTS (SELECT FROM unnest(is_new, p_priorities) AS a(is_new, priority) WHERE a.is_new AND -a.priority::bigint < w.rank) THEN
-        RETURN;
-    END IF;
-    UPDATE holdfast.waiter AS q
-       SET seen_at = t.now, until = holdfast.gives_up(t.now, a.wait_ms), channel = coalesce(nullif(a.channel, ''), q.channel)
-      FROM unnest(p_lock_ids, p_waits_ms, p_channels) AS a(lock_id, wait_ms, channel)
-     WHERE q.name = p_name AND q.lock_id = a.lock_id;
-    INSERT INTO holdfast.waiter (name, rank, ticket, ttl_ms, until, seen_at, queued_at, lock_id, owner, note, processes, channel)
-    SELECT p_name, -a.priority::bigint, l.tickets + row_number() OVER (ORDER BY a.i), a.ttl_ms, holdfast.gives_up(t.now, a.wait_ms),
-           t.now, t.now, a.lock_id, a.owner, a.note, a.processes, a.channel
-      FROM unnest(p_lock_ids, p_ttls_ms, p_waits_ms, p_owners, p_notes, p_priorities, p_processes, p_channels, is_new)
-           WITH ORDINALITY AS a(lock_id, ttl_ms, wait_ms, owner, note, priority, processes, channel, is_new, i)
-     WHERE a.is_new;
-    GET DIAGNOSTICS joining = ROW_COUNT;
-    IF joining > 0 THEN
-        UPDATE holdfast.lock SET tickets = tickets + joining, waiters = waiters + joining WHERE name = p_name AND fence = l.fence;
-    END IF;
-    ret := holdfast.answer_of(l, t.now, -1, true);
-    ret.queued := true;
-    ret.ahead := 8;
-    FOR i IN 1..cardinality(p_lock_ids) LOOP
-        ret.waiters := ret.waiters + is_new[i]::integer;
-        RETURN NEXT ret;
-    END LOOP;
-END $$;
-COMMENT ON FUNCTION holdfast.wait_many IS 'acquire with a wait, many at once for one name, where a long queue is before them: an answer for each; none: it is not so, and nothing has been done';
 
 -- ---- the other requests ---------------------------------------------------------------------------
 
@@ -706,7 +680,6 @@ DECLARE
                                     (SELECT reltuples FROM pg_class WHERE oid = 'holdfast.event'::regclass)) > 1000000;
     last        bigint;
     events      integer;
-    executions  integer;
 BEGIN
     PERFORM holdfast.commit_lazily();
     -- Who finds another at it leaves it to that one. It goes on from where the last one stopped: what
@@ -725,15 +698,6 @@ BEGIN
     IF events > 0 THEN
         UPDATE holdfast.meta SET pruned_seq = last;
     END IF;
-    WITH old AS (
-        SELECT id FROM holdfast.execution WHERE finished_at < holdfast.clock() - interval '90 days'
-         ORDER BY finished_at LIMIT prune.max FOR UPDATE SKIP LOCKED
-    ), gone AS (
-        DELETE FROM holdfast.execution WHERE id IN (SELECT id FROM old) RETURNING id
-    ), data AS (
-        DELETE FROM holdfast.execution_data WHERE id IN (SELECT id FROM old)
-    )
-    SELECT count(*) INTO executions FROM gone;
-    RETURN events + executions;
+    RETURN events + holdfast.prune_some(prune.max);
 END $$;
-COMMENT ON FUNCTION holdfast.prune IS 'Remove at most so many events that are older than 30 days or beyond a million, and as many executions that ended 90 days ago. Called now and then after a grant';
+COMMENT ON FUNCTION holdfast.prune IS 'Remove at most so many events that are older than 30 days or beyond a million, and some executions, as prune_some() does. Called now and then after a grant';

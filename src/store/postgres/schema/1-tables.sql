@@ -244,9 +244,10 @@ CREATE INDEX execution_special ON holdfast.execution (workflow, concurrency, to_
 CREATE INDEX execution_waiting ON holdfast.execution (lock, parked, priority DESC, run_at, seq)
     WHERE state = 'PENDING';
 CREATE INDEX execution_running ON holdfast.execution (workflow, seq) WHERE state = 'RUNNING';
-CREATE INDEX execution_finished ON holdfast.execution (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX execution_finished ON holdfast.execution (workflow, finished_at, seq) WHERE NOT once AND finished_at IS NOT NULL;
+CREATE INDEX execution_once_finished ON holdfast.execution (finished_at) WHERE once AND finished_at IS NOT NULL;
 COMMENT ON SEQUENCE holdfast.execution_seq_seq IS 'Numbers of executions';
-COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end';
+COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end, or as retain has it';
 COMMENT ON INDEX  holdfast.execution_age              IS 'The newest first, for lists';
 COMMENT ON INDEX  holdfast.execution_key              IS 'An idempotency key belongs to one execution';
 COMMENT ON INDEX  holdfast.execution_once             IS 'With --once only a run that may still succeed, or has, occupies its key';
@@ -255,7 +256,8 @@ COMMENT ON INDEX  holdfast.execution_group            IS 'The same for each work
 COMMENT ON INDEX  holdfast.execution_special          IS 'Of which workflows something is ready that is not in execution_plain';
 COMMENT ON INDEX  holdfast.execution_waiting          IS 'What waits for each lock: ready, or parked until it is free';
 COMMENT ON INDEX  holdfast.execution_running          IS 'What runs; few';
-COMMENT ON INDEX  holdfast.execution_finished         IS 'The oldest first, to be removed';
+COMMENT ON INDEX  holdfast.execution_finished         IS 'Of each workflow the oldest first, to be removed';
+COMMENT ON INDEX  holdfast.execution_once_finished    IS 'The same for runs that were to happen once, whatever their name';
 COMMENT ON COLUMN holdfast.execution.seq              IS 'Its number in the order of being asked for';
 COMMENT ON COLUMN holdfast.execution.id               IS 'Its id';
 COMMENT ON COLUMN holdfast.execution.workflow         IS 'What runs; with --once the name of the lock';
@@ -317,16 +319,18 @@ COMMENT ON COLUMN holdfast.api_token.verbs      IS 'What it allows, separated by
 COMMENT ON COLUMN holdfast.api_token.prefix     IS 'Only names that begin so; empty: all';
 
 CREATE TABLE holdfast.sleeper (
-    since    timestamptz NOT NULL,
-    listener integer     NOT NULL,
-    id       bytea       PRIMARY KEY,
-    channel  text        NOT NULL COLLATE "C"
+    since     timestamptz NOT NULL,
+    listener  integer     NOT NULL,
+    id        bytea       PRIMARY KEY,
+    channel   text        NOT NULL COLLATE "C",
+    workflows text[]      COLLATE "C"
 );
 COMMENT ON TABLE  holdfast.sleeper          IS 'Workers that sleep until something is to be run: the one that has slept longest is told, and is taken out';
-COMMENT ON COLUMN holdfast.sleeper.since    IS 'Since when; after 10 minutes without a word it is gone, whoever listens';
-COMMENT ON COLUMN holdfast.sleeper.listener IS 'Process id of its connection that listens: where that has ended, so has the worker';
-COMMENT ON COLUMN holdfast.sleeper.id       IS 'Which one';
-COMMENT ON COLUMN holdfast.sleeper.channel  IS 'Where it is told (NOTIFY)';
+COMMENT ON COLUMN holdfast.sleeper.since     IS 'Since when; after 10 minutes without a word it is gone, whoever listens';
+COMMENT ON COLUMN holdfast.sleeper.listener  IS 'Process id of its connection that listens: where that has ended, so has the worker';
+COMMENT ON COLUMN holdfast.sleeper.id        IS 'Which one';
+COMMENT ON COLUMN holdfast.sleeper.channel   IS 'Where it is told (NOTIFY)';
+COMMENT ON COLUMN holdfast.sleeper.workflows IS 'Of which it would claim; NULL: of any';
 
 -- ---- types ----------------------------------------------------------------------------------------
 
@@ -351,11 +355,11 @@ CREATE TYPE holdfast.answer AS (
     has_holder      boolean,
     look            text,
     duplicate       boolean,
-    ready           integer,
+    ready           text,
     execution       holdfast.execution
 );
 COMMENT ON TYPE   holdfast.answer                 IS 'What a function answers: an outcome, and the lock as it is then';
-COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -2: not to be claimed any more; -3: lost, not yours; -4: not the current fence; -5: the key has another input; -9: no such execution; -11: too many are waiting; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id into alive or dead, call again';
+COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -2: not to be claimed any more; -3: lost, not yours; -4: not the current fence; -5: the key has another input; -9: no such execution; -11: too many are waiting; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id, or the processes themselves, into alive or dead, call again';
 COMMENT ON COLUMN holdfast.answer.queued          IS 'Refused, and now waiting in the queue';
 COMMENT ON COLUMN holdfast.answer.ahead           IS 'So many wait ahead of it, counted up to 8';
 COMMENT ON COLUMN holdfast.answer.freed           IS 'settle: a lease was ended that was 1: expired, 2: of dead processes, 4: of an execution that is over';
@@ -373,9 +377,9 @@ COMMENT ON COLUMN holdfast.answer.waiters         IS 'How many wait';
 COMMENT ON COLUMN holdfast.answer.processes       IS 'The processes that the lease ends with, or empty';
 COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over, as in lock, or empty';
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
-COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes';
+COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says';
 COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
-COMMENT ON COLUMN holdfast.answer.ready           IS 'So many executions became ready to be claimed: after the commit, call wake_idle()';
+COMMENT ON COLUMN holdfast.answer.ready           IS 'Workflows, a line each, of which an execution became ready to be claimed, or may be: after the commit, call wake_idle()';
 COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';
 
 -- A request at work, passed between the functions below.
@@ -394,15 +398,15 @@ CREATE TYPE holdfast.turn AS (
     x         holdfast.execution,
     found     holdfast.execution,
     vacated   boolean,
-    ready     integer
+    ready     text
 );
 COMMENT ON TYPE   holdfast.turn           IS 'A request at work, between the functions that share the work';
 COMMENT ON COLUMN holdfast.turn.row       IS 'The name''s row, locked; saved at the end';
 COMMENT ON COLUMN holdfast.turn.now       IS 'The time, read after the row was locked';
 COMMENT ON COLUMN holdfast.turn.asker     IS 'lock_id of who asks, or NULL';
 COMMENT ON COLUMN holdfast.turn.here      IS 'BOOT-ID PID-NAMESPACE of the caller: it can judge processes that begin so';
-COMMENT ON COLUMN holdfast.turn.alive     IS 'lock_ids whose processes the caller has seen alive';
-COMMENT ON COLUMN holdfast.turn.dead      IS 'lock_ids whose processes the caller knows to be dead';
+COMMENT ON COLUMN holdfast.turn.alive     IS 'Processes that the caller has seen alive, or lock_ids of theirs';
+COMMENT ON COLUMN holdfast.turn.dead      IS 'Processes that the caller knows to be dead, or lock_ids of theirs';
 COMMENT ON COLUMN holdfast.turn.may_grant IS 'The row is locked FOR UPDATE: no guard stands against a grant';
 COMMENT ON COLUMN holdfast.turn.took      IS 'The stale lease that was ended in this request, for the grant that follows, as in lock; empty: none was';
 COMMENT ON COLUMN holdfast.turn.inherited IS 'It was counted and told when it was offered to one who never confirmed it';
@@ -411,4 +415,4 @@ COMMENT ON COLUMN holdfast.turn.ahead     IS 'How many are ahead of the asker in
 COMMENT ON COLUMN holdfast.turn.x         IS 'The execution under the lease, or the one that ended with it; its id is NULL: none';
 COMMENT ON COLUMN holdfast.turn.found     IS 'The execution that the request means; its id is NULL: none';
 COMMENT ON COLUMN holdfast.turn.vacated   IS 'A lease ended in this request, or one that was ready to be claimed did: a parked one may be next';
-COMMENT ON COLUMN holdfast.turn.ready     IS 'How many executions this request has made ready';
+COMMENT ON COLUMN holdfast.turn.ready     IS 'As in answer';

@@ -31,6 +31,27 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.is_full IS 'Has the workflow of what is to be begun as many RUNNING ones as it may?';
 
+-- From priority to priority; whom others are about to claim is left to them.
+CREATE FUNCTION holdfast.park_due(p_name text, p_now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    rank integer;
+    n    integer := 0;
+    got  integer;
+BEGIN
+    SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked;
+    WHILE rank IS NOT NULL AND n < 1000 LOOP
+        UPDATE holdfast.execution SET parked = true
+         WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.execution
+                                 WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority = rank AND run_at <= p_now
+                                 ORDER BY run_at, seq LIMIT 1000 - n FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS got = ROW_COUNT;
+        n := n + got;
+        SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority < rank;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.park_due IS 'Park what else of this lock is due, in its order, at most 1000: it would only find out the same';
+
 CREATE FUNCTION holdfast.park(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -40,13 +61,14 @@ BEGIN
     IF l.lock_id IS NOT NULL AND NOT x.parked AND x.run_at <= t.now THEN
         x.parked := true;
         PERFORM holdfast.keep_execution(x);
+        PERFORM holdfast.park_due(l.name, t.now);
         t.found := x;
         l.parked := true;
         t.row := l;
     END IF;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.park IS 'A claim found its lock held: it is not looked at again before that is free';
+COMMENT ON FUNCTION holdfast.park IS 'A claim found its lock held: it is not looked at again before that is free, nor are the others';
 
 -- ---- without a lease
 
@@ -208,7 +230,7 @@ BEGIN
         l.parked := true;
         t.row := l;
     ELSE
-        t.ready := t.ready + 1;
+        t.ready := t.ready || x.workflow || E'\n';
     END IF;
     PERFORM holdfast.add_execution(w, x);
     ret := holdfast.answer_of(t.row, t.now, 0, false);
@@ -449,7 +471,7 @@ COMMENT ON FUNCTION holdfast.due IS 'What is to be claimed: PENDING, due, not pa
 
 -- ---- workers that sleep
 
-CREATE FUNCTION holdfast.next_due(p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE
+CREATE FUNCTION holdfast.next_due(p_workflows text[], p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     g    holdfast.workgroup;
@@ -457,8 +479,10 @@ DECLARE
     next timestamptz;
     ret  timestamptz;
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.execution
-     WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
+    IF p_workflows IS NULL THEN
+        SELECT max(priority) INTO rank FROM holdfast.execution
+         WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
+    END IF;
     WHILE rank IS NOT NULL LOOP
         SELECT min(run_at) INTO next FROM holdfast.execution
          WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at > p_now;
@@ -466,7 +490,7 @@ BEGIN
         SELECT max(priority) INTO rank FROM holdfast.execution
          WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
     END LOOP;
-    FOR g IN SELECT * FROM holdfast.workgroups(NULL) LOOP
+    FOR g IN SELECT * FROM holdfast.workgroups(p_workflows) LOOP
         SELECT max(priority) INTO rank FROM holdfast.execution
          WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
         WHILE rank IS NOT NULL LOOP
@@ -481,19 +505,21 @@ BEGIN
     END LOOP;
     RETURN ret;
 END $$;
-COMMENT ON FUNCTION holdfast.next_due IS 'When the next execution that is not parked falls due; NULL: there is none';
+COMMENT ON FUNCTION holdfast.next_due IS 'When the next execution of these workflows (NULL: of any) that is not parked falls due; NULL: there is none';
 
-CREATE FUNCTION holdfast.sleep(p_id bytea, p_channel text, p_listener integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.sleep(p_id bytea, p_channel text, p_listener integer, p_workflows text[]) RETURNS bigint LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
     PERFORM holdfast.commit_lazily();
     IF p_channel <> '' THEN
-        INSERT INTO holdfast.sleeper (since, listener, id, channel) VALUES (clock_timestamp(), p_listener, p_id, p_channel)
-        ON CONFLICT (id) DO UPDATE SET since = excluded.since, listener = excluded.listener, channel = excluded.channel;
+        INSERT INTO holdfast.sleeper (since, listener, id, channel, workflows)
+        VALUES (clock_timestamp(), p_listener, p_id, p_channel, p_workflows)
+        ON CONFLICT (id) DO UPDATE SET since = excluded.since, listener = excluded.listener, channel = excluded.channel,
+                                       workflows = excluded.workflows;
     END IF;
-    RETURN holdfast.ms(holdfast.next_due(holdfast.clock()));
+    RETURN holdfast.ms(holdfast.next_due(p_workflows, holdfast.clock()));
 END $$;
-COMMENT ON FUNCTION holdfast.sleep IS 'This worker sleeps: it is told once that something is to be run. When the next execution falls due; NULL: none does';
+COMMENT ON FUNCTION holdfast.sleep IS 'This worker sleeps: it is told once that something of these workflows (NULL: of any) is to be run. When the next execution of them falls due; NULL: none does';
 
 CREATE FUNCTION holdfast.awake(p_id bytea) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
@@ -505,26 +531,31 @@ COMMENT ON FUNCTION holdfast.awake IS 'This worker is awake, for whatever reason
 
 -- A transaction of its own, after the commit: who falls asleep meanwhile has seen what was committed, and a
 -- NOTIFY, which lets commits wait for each other, never waits for the disk.
-CREATE FUNCTION holdfast.wake_idle(p_n integer) RETURNS integer LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.wake_idle(p_ready text) RETURNS integer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     s    holdfast.sleeper;
+    w    text;
     told integer := 0;
 BEGIN
     IF NOT EXISTS (SELECT FROM holdfast.sleeper) THEN
         RETURN 0;
     END IF;
     PERFORM holdfast.commit_lazily();
-    WHILE told < p_n LOOP
-        DELETE FROM holdfast.sleeper
-         WHERE id = (SELECT id FROM holdfast.sleeper ORDER BY since LIMIT 1 FOR UPDATE SKIP LOCKED)
-        RETURNING * INTO s;
-        EXIT WHEN NOT FOUND;
-        IF s.since > clock_timestamp() - interval '10 minutes' AND EXISTS (SELECT FROM pg_stat_get_activity(s.listener)) THEN
-            PERFORM pg_notify(s.channel, encode(s.id, 'hex'));
-            told := told + 1;
-        END IF;
+    FOREACH w IN ARRAY string_to_array(rtrim(p_ready, E'\n'), E'\n') LOOP
+        LOOP
+            DELETE FROM holdfast.sleeper
+             WHERE id = (SELECT id FROM holdfast.sleeper WHERE workflows IS NULL OR w = ANY (workflows)
+                          ORDER BY since LIMIT 1 FOR UPDATE SKIP LOCKED)
+            RETURNING * INTO s;
+            EXIT WHEN NOT FOUND;
+            IF s.since > clock_timestamp() - interval '10 minutes' AND EXISTS (SELECT FROM pg_stat_get_activity(s.listener)) THEN
+                PERFORM pg_notify(s.channel, encode(s.id, 'hex'));
+                told := told + 1;
+                EXIT;
+            END IF;
+        END LOOP;
     END LOOP;
     RETURN told;
 END $$;
-COMMENT ON FUNCTION holdfast.wake_idle IS 'So many executions have become ready: tell as many workers that sleep, the one that has slept longest first. Those that are gone are passed over';
+COMMENT ON FUNCTION holdfast.wake_idle IS 'For each of these workflows, a line each, tell a worker that sleeps and would claim of it, the one that has slept longest first. Those that are gone are passed over';

@@ -1,0 +1,521 @@
+
+-- ---- many at once ---------------------------------------------------------------------------------
+
+-- The fast paths of acquire and release over arrays, sorted by name. What is not that simple is not in the
+-- answer, nothing has happened to it, and the caller asks for it alone. The settings keep the plan to one
+-- lookup per name, in the order given: two batches never lock crosswise.
+CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
+RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH grants AS (
+        UPDATE holdfast.lock AS l
+           SET fence = nextval('holdfast.seq'), lock_id = a.lock_id, owner = a.owner, note = a.note, processes = a.processes,
+               took = '', ttl_ms = a.ttl_ms, locked_at = now, told_at = now,
+               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
+          FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
+               WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
+         WHERE l.name = a.name AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1)
+           AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
+        RETURNING a.i, l.fence, l.name, l.owner
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        SELECT g.fence, now, g.fence, 'acquired', g.name, g.owner, '', '' FROM grants AS g
+    )
+    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g;
+END $$;
+COMMENT ON FUNCTION holdfast.acquire_many IS 'Take those of many locks that are free and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
+CREATE FUNCTION holdfast.release_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_reasons text[])
+RETURNS TABLE (i bigint, released bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH given AS (
+        UPDATE holdfast.lock AS l
+           SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
+               ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
+          FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+           AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
+        RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        SELECT nextval('holdfast.seq'), now, g.fence, 'released', g.name, g.owner, g.reason,
+               'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms' FROM given AS g
+    )
+    SELECT g.i, g.fence, holdfast.ms(now) FROM given AS g;
+END $$;
+COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that are the asker''s and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
+
+-- Those who come or ask again behind a queue that is longer than anybody looks at: the holder is live, so
+-- are the first 8, and nobody of these is among them. So the whole of what they ask is a place in the line.
+CREATE FUNCTION holdfast.wait_many(p_name text, p_lock_ids bytea[], p_ttls_ms bigint[], p_waits_ms bigint[], p_owners text[], p_notes text[], p_priorities integer[], p_processes text[], p_channels text[], p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS SETOF holdfast.answer LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    l       holdfast.lock;
+    t       holdfast.turn;
+    w       holdfast.waiter;
+    ahead   integer := 0;
+    is_new  boolean[];
+    joining integer;
+    ret     holdfast.answer;
+BEGIN
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
+    IF l.lock_id IS NULL OR l.waiters < 8 THEN
+        RETURN;
+    END IF;
+    PERFORM holdfast.commit_lazily();
+    l := holdfast.take(p_name, 'change');
+    t := holdfast.start_turn(l, NULL, p_here, p_alive, p_dead, false);
+    IF l.lock_id IS NULL OR l.lock_id = ANY (p_lock_ids) OR holdfast.is_stale(t) IS DISTINCT FROM 0
+       OR EXISTS (SELECT FROM unnest(p_lock_ids) AS a(id) WHERE holdfast.how_ended(l.ended, a.id) <> 0)
+       OR (SELECT count(DISTINCT a.id) FROM unnest(p_lock_ids) AS a(id)) < cardinality(p_lock_ids) THEN
+        RETURN;
+    END IF;
+    FOR w IN SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 8 LOOP
+        EXIT WHEN w.lock_id = ANY (p_lock_ids) OR holdfast.is_gone(w, t) IS DISTINCT FROM false;
+        ahead := ahead + 1;
+    END LOOP;
+    IF ahead < 8 THEN
+        RETURN;
+    END IF;
+    is_new := ARRAY(SELECT NOT EXISTS (SELECT FROM holdfast.waiter AS q WHERE q.name = p_name AND q.lock_id = a.id)
+                      FROM unnest(p_lock_ids) WITH ORDINALITY AS a(id, i) ORDER BY a.i);
+    IF EXISTS (SELECT FROM unnest(is_new, p_priorities) AS a(is_new, priority) WHERE a.is_new AND -a.priority::bigint < w.rank) THEN
+        RETURN;
+    END IF;
+    UPDATE holdfast.waiter AS q
+       SET seen_at = t.now, until = holdfast.gives_up(t.now, a.wait_ms), channel = coalesce(nullif(a.channel, ''), q.channel)
+      FROM unnest(p_lock_ids, p_waits_ms, p_channels) AS a(lock_id, wait_ms, channel)
+     WHERE q.name = p_name AND q.lock_id = a.lock_id;
+    INSERT INTO holdfast.waiter (name, rank, ticket, ttl_ms, until, seen_at, queued_at, lock_id, owner, note, processes, channel)
+    SELECT p_name, -a.priority::bigint, l.tickets + row_number() OVER (ORDER BY a.i), a.ttl_ms, holdfast.gives_up(t.now, a.wait_ms),
+           t.now, t.now, a.lock_id, a.owner, a.note, a.processes, a.channel
+      FROM unnest(p_lock_ids, p_ttls_ms, p_waits_ms, p_owners, p_notes, p_priorities, p_processes, p_channels, is_new)
+           WITH ORDINALITY AS a(lock_id, ttl_ms, wait_ms, owner, note, priority, processes, channel, is_new, i)
+     WHERE a.is_new;
+    GET DIAGNOSTICS joining = ROW_COUNT;
+    IF joining > 0 THEN
+        UPDATE holdfast.lock SET tickets = tickets + joining, waiters = waiters + joining WHERE name = p_name AND fence = l.fence;
+    END IF;
+    ret := holdfast.answer_of(l, t.now, -1, true);
+    ret.queued := true;
+    ret.ahead := 8;
+    FOR i IN 1..cardinality(p_lock_ids) LOOP
+        ret.waiters := ret.waiters + is_new[i]::integer;
+        RETURN NEXT ret;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.wait_many IS 'acquire with a wait, many at once for one name, where a long queue is before them: an answer for each; none: it is not so, and nothing has been done';
+
+-- ---- executions, many at once ---------------------------------------------------------------------
+
+-- Those whose lock is free, which nobody waits for, and whose key is: nothing is to be decided but their
+-- place. The lock is looked up by a subquery of its own, or a plan might join all of the table.
+CREATE FUNCTION holdfast.enqueue_many(p_names text[], p_workflows text[], p_keys text[], p_once boolean[], p_inputs bytea[], p_ids uuid[], p_retry_ofs uuid[], p_run_ats_ms bigint[], p_priorities integer[], p_on_losts integer[], p_max_attempts integer[], p_backoffs_ms bigint[], p_concurrencies integer[])
+RETURNS TABLE (i bigint, made bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
+SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH a AS MATERIALIZED (
+        SELECT * FROM unnest(p_names, p_workflows, p_keys, p_once, p_inputs, p_ids, p_retry_ofs, p_run_ats_ms, p_priorities, p_on_losts,
+                             p_max_attempts, p_backoffs_ms, p_concurrencies)
+             WITH ORDINALITY AS a(name, workflow, key, once, input, id, retry_of, run_at_ms, priority, on_lost, max_attempts, backoff_ms,
+                                  concurrency, i)
+    ), kept AS (
+        INSERT INTO holdfast.execution (run_at, created_at, priority, max_attempts, on_lost, concurrency, retry_backoff_ms, once, id,
+                                        retry_of, state, workflow, lock, key)
+        SELECT coalesce(to_timestamp(nullif(a.run_at_ms, 0) / 1000.0), now), now, a.priority, a.max_attempts, a.on_lost, a.concurrency,
+               a.backoff_ms, a.once, a.id, a.retry_of, 'PENDING', a.workflow, a.name, a.key
+          FROM a
+         WHERE (SELECT l.lock_id IS NOT NULL OR l.waiters > 0 FROM holdfast.lock AS l
+                 WHERE l.name = a.name ORDER BY l.fence DESC LIMIT 1) IS NOT TRUE
+         ORDER BY a.i
+        ON CONFLICT DO NOTHING
+        RETURNING id, seq
+    ), data AS (
+        INSERT INTO holdfast.execution_data (id, input) SELECT a.id, a.input FROM a JOIN kept USING (id) WHERE a.input IS NOT NULL
+    )
+    SELECT a.i, k.seq, holdfast.ms(now) FROM a JOIN kept AS k USING (id);
+END $$;
+COMMENT ON FUNCTION holdfast.enqueue_many IS 'Record those of many executions whose lock is free and whose key is: which (from 1), its number, when. Without overlap: each waits its turn';
+
+-- ---- claim
+
+CREATE FUNCTION holdfast.take_plain(p_now timestamptz, p_max integer, p_passed bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    rank integer;
+    ret  bigint[] := '{}';
+BEGIN
+    SELECT max(priority) INTO rank FROM holdfast.execution
+     WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
+    WHILE rank IS NOT NULL AND cardinality(ret) < p_max LOOP
+        ret := ret || ARRAY(SELECT seq FROM holdfast.execution
+                             WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at <= p_now
+                               AND seq <> ALL (p_passed)
+                             ORDER BY run_at, seq LIMIT p_max - cardinality(ret) FOR UPDATE SKIP LOCKED);
+        SELECT max(priority) INTO rank FROM holdfast.execution
+         WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
+    END LOOP;
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.take_plain IS 'As plain_due, and locks them; what others have locked is passed over';
+
+CREATE FUNCTION holdfast.take_group(g holdfast.workgroup, p_now timestamptz, p_max integer, p_passed bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    rank integer;
+    ret  bigint[] := '{}';
+BEGIN
+    SELECT max(priority) INTO rank FROM holdfast.execution
+     WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
+    WHILE rank IS NOT NULL AND cardinality(ret) < p_max LOOP
+        ret := ret || ARRAY(SELECT seq FROM holdfast.execution
+                             WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency
+                               AND to_verify = g.to_verify AND priority = rank AND run_at <= p_now AND seq <> ALL (p_passed)
+                             ORDER BY run_at, seq LIMIT p_max - cardinality(ret) FOR UPDATE SKIP LOCKED);
+        SELECT max(priority) INTO rank FROM holdfast.execution
+         WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
+           AND priority < rank;
+    END LOOP;
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.take_group IS 'As group_due, and locks them; what others have locked is passed over';
+
+-- Where all is of one kind, whoever looks takes what nobody else has; else what is first is looked for among
+-- the kinds, and those that others have are passed over by the next turn.
+CREATE FUNCTION holdfast.take_due(p_workflows text[], p_verifies boolean, p_now timestamptz, p_max integer, p_passed bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    groups holdfast.workgroup[] := ARRAY(SELECT g FROM holdfast.workgroups(p_workflows) AS g WHERE p_verifies OR NOT g.to_verify LIMIT 2);
+    wanted bigint[];
+    ret    bigint[] := '{}';
+BEGIN
+    IF cardinality(groups) = 0 AND p_workflows IS NULL THEN
+        RETURN holdfast.take_plain(p_now, p_max, p_passed);
+    ELSIF cardinality(groups) = 0 THEN
+        RETURN '{}';
+    ELSIF cardinality(groups) = 1 AND p_workflows IS NOT NULL AND groups[1].concurrency = 0 THEN
+        RETURN holdfast.take_group(groups[1], p_now, p_max, p_passed);
+    END IF;
+    LOOP
+        wanted := ARRAY(SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, p_now, p_max + cardinality(p_passed)) AS p
+                         WHERE p.seq <> ALL (p_passed) ORDER BY p.priority DESC, p.run_at, p.seq LIMIT p_max - cardinality(ret));
+        ret := ret || ARRAY(SELECT x.seq FROM holdfast.execution AS x
+                             WHERE x.seq = ANY (wanted) AND x.state = 'PENDING' AND NOT x.parked
+                             ORDER BY x.priority DESC, x.run_at, x.seq FOR UPDATE SKIP LOCKED);
+        IF cardinality(wanted) = 0 OR cardinality(ret) = p_max THEN
+            RETURN ret;
+        END IF;
+        p_passed := p_passed || wanted;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.take_due IS 'The first that are due and that nobody else is about to claim, locked, in the order of claiming. Fewer than asked for: there are no more';
+
+CREATE TYPE holdfast.claimed AS (
+    lock_id   bytea,
+    now_ms    bigint,
+    ready     text,
+    took      text,
+    execution holdfast.execution
+);
+COMMENT ON TYPE   holdfast.claimed           IS 'An execution that was claimed';
+COMMENT ON COLUMN holdfast.claimed.lock_id   IS 'Which of the tokens has its lock; NULL: it is yet to be claimed by begin_execution';
+COMMENT ON COLUMN holdfast.claimed.now_ms    IS 'When';
+COMMENT ON COLUMN holdfast.claimed.ready     IS 'As in answer';
+COMMENT ON COLUMN holdfast.claimed.took      IS 'As in answer';
+COMMENT ON COLUMN holdfast.claimed.execution IS 'The execution, as it is now; NULL: there is only something ready';
+
+-- The first of each lock that is free, or was never asked for, is granted it. The others of it, and those whose
+-- lock another has, are parked. What is not so clear is left to begin_execution.
+CREATE FUNCTION holdfast.claim_free(p_seqs bigint[], p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_now timestamptz, p_here text)
+RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    until timestamptz := p_now + p_ttl_ms * interval '1 millisecond';
+    known text[];
+    free  text[];
+    held  text[];
+    crowded text;
+BEGIN
+    SELECT array_agg(l.name), array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0),
+           array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
+                                       AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
+                                       AND (l.execution_id IS NULL OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING'))
+      INTO known, free, held
+      FROM (SELECT DISTINCT lock AS name FROM holdfast.execution WHERE seq = ANY (p_seqs) ORDER BY lock) AS n
+     CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE lock.name = n.name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED) AS l;
+    RETURN QUERY
+    WITH c AS MATERIALIZED (
+        SELECT x.seq, x.id, x.lock, x.key, p_lock_ids[s.at::integer] AS lock_id, row_number() OVER same AS nth, count(*) OVER (PARTITION BY x.lock) AS of
+          FROM unnest(p_seqs) WITH ORDINALITY AS s(seq, at) JOIN holdfast.execution AS x USING (seq)
+        WINDOW same AS (PARTITION BY x.lock ORDER BY s.at)
+    ), fresh AS (
+        INSERT INTO holdfast.name SELECT c.lock FROM c WHERE c.nth = 1 AND c.lock <> ALL (coalesce(known, '{}')) ORDER BY c.lock
+        ON CONFLICT DO NOTHING RETURNING name
+    ), made AS (
+        INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, parked, name, lock_id, owner, note, processes,
+                                   took, execution_id)
+        SELECT nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, c.of > 1, c.lock, c.lock_id, p_owner, '', p_processes, '', c.id
+          FROM c WHERE c.nth = 1 AND (c.lock IN (SELECT f.name FROM fresh AS f)) IS TRUE -- by hash, and not as a join
+        RETURNING name, fence, lock_id, execution_id
+    ), given AS (
+        UPDATE holdfast.lock AS l
+           SET fence = nextval('holdfast.seq'), lock_id = c.lock_id, owner = p_owner, note = '', processes = p_processes, took = '',
+               ttl_ms = p_ttl_ms, locked_at = p_now, told_at = p_now, locked_until = until, granted = l.granted + 1, execution_id = c.id,
+               offered = false, parked = l.parked OR c.of > 1
+          FROM c
+         WHERE c.nth = 1 AND l.name = c.lock AND c.lock = ANY (free)
+           AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = c.lock ORDER BY m.fence DESC LIMIT 1)
+        RETURNING l.name, l.fence, l.lock_id, l.execution_id
+    ), granted AS MATERIALIZED (
+        SELECT * FROM made UNION ALL SELECT * FROM given
+    ), begun AS MATERIALIZED (
+        UPDATE holdfast.execution AS x
+           SET state = 'RUNNING', attempt = x.attempt + 1, fence = g.fence, owner = p_owner, started_at = p_now, finished_at = NULL,
+               spawned = x.spawned AND x.to_verify, cancel_requested = false, exit_code = NULL, reason = NULL
+          FROM granted AS g
+         WHERE x.id = g.execution_id
+        RETURNING g.lock_id, x.seq, x.fence, x.lock, x.id, x.key, x
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+        SELECT CASE k.kind WHEN 'acquired' THEN b.fence ELSE nextval('holdfast.seq') END, p_now, b.fence, k.kind, b.lock, p_owner,
+               CASE k.kind WHEN 'started' THEN b.id END, '', CASE k.kind WHEN 'started' THEN coalesce('key ' || b.key, '') ELSE '' END
+          FROM begun AS b CROSS JOIN (VALUES ('acquired'), ('started')) AS k(kind)
+    ), parks AS (
+        UPDATE holdfast.execution AS x SET parked = true
+          FROM c
+         WHERE x.seq = c.seq AND (c.lock = ANY (held) OR c.nth > 1 AND c.lock IN (SELECT g.name FROM granted AS g))
+    ), full_of AS (
+        UPDATE holdfast.lock AS l SET parked = true
+          FROM c
+         WHERE c.nth = 1 AND c.lock = ANY (held) AND NOT l.parked AND l.name = c.lock
+           AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = c.lock ORDER BY m.fence DESC LIMIT 1)
+    )
+    SELECT b.lock_id, holdfast.ms(p_now), '', '', b.x FROM begun AS b
+    UNION ALL
+    SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(c.id) FROM c
+     WHERE c.lock = ANY (known) AND c.lock <> ALL (coalesce(free, '{}')) AND c.lock <> ALL (coalesce(held, '{}'));
+    FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND parked LOOP
+        PERFORM holdfast.park_due(crowded, p_now);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.claim_free IS 'Claim those of these executions whose lock is free; those of a lock that needs a closer look are answered without a token';
+
+CREATE FUNCTION holdfast.is_hopeless(x holdfast.execution) RETURNS boolean LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    running integer;
+BEGIN
+    IF x.concurrency = 0 THEN
+        RETURN false;
+    END IF;
+    SELECT count(*) INTO running
+      FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = x.workflow LIMIT x.concurrency) AS those;
+    RETURN running >= x.concurrency
+       AND (SELECT l.lock_id IS NOT NULL OR l.waiters > 0 FROM holdfast.lock AS l WHERE l.name = x.lock ORDER BY l.fence DESC LIMIT 1) IS NOT TRUE;
+END $$;
+COMMENT ON FUNCTION holdfast.is_hopeless IS 'Its workflow is full, and its lock is free: there is nothing to be done about it now';
+
+CREATE FUNCTION holdfast.claim_one(x holdfast.execution, p_lock_id bytea, p_ttl_ms bigint, p_owner text, p_processes text, p_verifies boolean, p_here text)
+RETURNS holdfast.claimed LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    a holdfast.answer := holdfast.begin_execution(x.lock, p_lock_id, p_ttl_ms, 0, p_owner, '', 0, p_processes, '', NULL, NULL, false, NULL, x.id,
+                                                  NULL, 0, 0, 0, 0, 0, true, p_verifies, p_here, '{}', '{}');
+BEGIN
+    RETURN ROW(CASE a.code WHEN 0 THEN p_lock_id END, a.now_ms, a.ready, a.took,
+               CASE a.code WHEN 0 THEN a.execution WHEN 100 THEN x END)::holdfast.claimed;
+END $$;
+COMMENT ON FUNCTION holdfast.claim_one IS 'Claim this execution by begin_execution; without a token where the caller must look at a process first';
+
+CREATE FUNCTION holdfast.claimed_before(p_lock_ids bytea[]) RETURNS SETOF holdfast.claimed LANGUAGE sql STABLE
+AS $$
+    SELECT l.lock_id, holdfast.ms(l.locked_at), '', l.took, x
+      FROM holdfast.execution AS x
+     CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE name = x.lock ORDER BY fence DESC LIMIT 1) AS l
+     WHERE x.state = 'RUNNING' AND l.execution_id = x.id AND l.lock_id = ANY (p_lock_ids)
+$$;
+COMMENT ON FUNCTION holdfast.claimed_before IS 'What was claimed with these tokens, where the answer was lost';
+
+CREATE FUNCTION holdfast.claim(p_workflows text[], p_verifies boolean, p_max integer, p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_again boolean, p_here text)
+RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    now     timestamptz := holdfast.clock();
+    wanted  integer := p_max;
+    asked   integer;
+    limited boolean;
+    unused  bytea[] := p_lock_ids;
+    passed  bigint[] := '{}';
+    seqs    bigint[];
+    closer  bigint[];
+    c       holdfast.claimed;
+    x       holdfast.execution;
+BEGIN
+    IF p_again THEN
+        RETURN QUERY SELECT * FROM holdfast.claimed_before(p_lock_ids);
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM holdfast.commit_durably();
+    -- All that this may concern, in their order and before any row: two claims never wait crosswise.
+    PERFORM holdfast.limit_workflow(g.workflow, 1)
+       FROM (SELECT DISTINCT workflow FROM holdfast.workgroups(p_workflows) WHERE concurrency > 0 ORDER BY workflow) AS g;
+    WHILE wanted > 0 LOOP
+        asked := least(wanted, 128);
+        seqs := holdfast.take_due(p_workflows, p_verifies, now, asked, passed);
+        EXIT WHEN cardinality(seqs) = 0;
+        closer := seqs;
+        limited := EXISTS (SELECT FROM holdfast.execution WHERE seq = ANY (seqs) AND concurrency > 0);
+        IF NOT limited THEN
+            closer := '{}';
+            FOR c IN SELECT * FROM holdfast.claim_free(seqs, unused, p_ttl_ms, p_owner, p_processes, now, p_here) LOOP
+                IF c.lock_id IS NULL THEN
+                    closer := closer || (c.execution).seq;
+                ELSE
+                    wanted := wanted - 1;
+                    unused := array_remove(unused, c.lock_id);
+                    RETURN NEXT c;
+                END IF;
+            END LOOP;
+        END IF;
+        FOR x IN SELECT e.* FROM unnest(closer) WITH ORDINALITY AS s(seq, at) JOIN holdfast.execution AS e USING (seq) ORDER BY s.at LOOP
+            CONTINUE WHEN holdfast.is_hopeless(x);
+            c := holdfast.claim_one(x, unused[1], p_ttl_ms, p_owner, p_processes, p_verifies, p_here);
+            wanted := wanted - ((c.execution).id IS NOT NULL)::integer;
+            unused := array_remove(unused, c.lock_id);
+            IF (c.execution).id IS NOT NULL OR c.ready <> '' THEN
+                RETURN NEXT c;
+            END IF;
+            IF limited AND c.lock_id IS NULL AND (c.execution).id IS NOT NULL THEN
+                RETURN; -- whether the next one may run depends on this one
+            END IF;
+        END LOOP;
+        EXIT WHEN cardinality(seqs) < asked;
+        IF wanted > 0 THEN -- who could not be had for now is not looked at again
+            passed := passed || ARRAY(SELECT seq FROM holdfast.execution WHERE seq = ANY (seqs) AND state = 'PENDING' AND NOT parked);
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION holdfast.claim IS 'Claim at most so many of what due() would answer, as begin_execution with claim would; a token for each. Again: the answer to the same call was lost';
+
+-- ---- while they run, and their end
+
+-- All that is needed is that each lease is the asker''s and not over, and its execution runs. An event that the
+-- lease lives is due rarely enough to be left to extend().
+CREATE FUNCTION holdfast.extend_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_ttls_ms bigint[], p_spawned boolean[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
+RETURNS TABLE (i bigint, lease holdfast.answer) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH a AS MATERIALIZED (
+        SELECT * FROM unnest(p_names, p_lock_ids, p_fences, p_ttls_ms, p_spawned, p_has_output, p_heads, p_skipped, p_tails)
+             WITH ORDINALITY AS a(name, lock_id, fence, ttl_ms, spawned, has_output, head, skipped, tail, i)
+    ), renewed AS MATERIALIZED (
+        UPDATE holdfast.lock AS l
+           SET ttl_ms = coalesce(nullif(a.ttl_ms, 0), l.ttl_ms), offered = false,
+               locked_until = now + coalesce(nullif(a.ttl_ms, 0), l.ttl_ms) * interval '1 millisecond'
+          FROM a
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.locked_until > holdfast.clock()
+           AND l.told_at > now - interval '5 minutes'
+           AND (l.execution_id IS NULL OR (SELECT x.state FROM holdfast.execution AS x WHERE x.id = l.execution_id) = 'RUNNING')
+        RETURNING a.i, a.spawned, a.has_output, a.head, a.skipped, a.tail, l.execution_id, l
+    ), spawns AS MATERIALIZED (
+        UPDATE holdfast.execution AS x SET spawned = true, to_verify = false, spent = x.spent + 1
+          FROM renewed AS r
+         WHERE r.spawned AND x.id = r.execution_id AND x.state = 'RUNNING' AND (NOT x.spawned OR x.to_verify) AND NOT x.cancel_requested
+        RETURNING r.i, r.l, x
+    ), printed AS (
+        INSERT INTO holdfast.execution_data (id, output_head, output_skipped, output_tail)
+        SELECT r.execution_id, r.head, r.skipped, r.tail FROM renewed AS r WHERE r.has_output AND r.execution_id IS NOT NULL
+        ON CONFLICT (id) DO UPDATE
+           SET output_head = excluded.output_head, output_skipped = excluded.output_skipped, output_tail = excluded.output_tail
+    )
+    SELECT s.i, holdfast.answer_with(holdfast.answer_of(s.l, now, 0, false), s.x) FROM spawns AS s
+    UNION ALL
+    SELECT r.i, holdfast.answer_with(holdfast.answer_of(r.l, now, 0, false),
+                                     CASE WHEN r.execution_id IS NOT NULL THEN holdfast.execution_of(r.execution_id) END)
+      FROM renewed AS r WHERE (r.i IN (SELECT s.i FROM spawns AS s)) IS NOT TRUE;
+END $$;
+COMMENT ON FUNCTION holdfast.extend_many IS 'Renew those of many leases that are the asker''s, with news of their executions as in extend_execution: which (from 1), and its answer. Sort by name, each name once';
+
+CREATE FUNCTION holdfast.answer_with(a holdfast.answer, x holdfast.execution) RETURNS holdfast.answer LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    a.execution := x;
+    RETURN a;
+END $$;
+COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it';
+
+-- Nobody waits for the lock, nothing is parked there, and it is not to be retried.
+CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
+RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+BEGIN
+    PERFORM holdfast.commit_durably();
+    RETURN QUERY
+    WITH a AS MATERIALIZED (
+        SELECT a.*, CASE a.outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END AS state
+          FROM unnest(p_names, p_lock_ids, p_fences, p_outcomes, p_has_exit_code, p_exit_codes, p_reasons, p_has_output, p_heads, p_skipped, p_tails)
+               WITH ORDINALITY AS a(name, lock_id, fence, outcome, has_exit_code, exit_code, reason, has_output, head, skipped, tail, i)
+    ), given AS MATERIALIZED (
+        UPDATE holdfast.lock AS l
+           SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = l.released + 1,
+               ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
+          FROM a JOIN LATERAL (SELECT m.execution_id FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence) AS before ON true
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+           AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
+           AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
+                  FROM holdfast.execution AS x WHERE x.id = before.execution_id)
+        RETURNING a.*, l.owner, l.locked_at, before.execution_id
+    ), over AS MATERIALIZED (
+        UPDATE holdfast.execution AS x
+           SET state = g.state, finished_at = now, exit_code = CASE WHEN g.has_exit_code THEN g.exit_code END, reason = g.reason,
+               spent = x.spent + (g.outcome = 2 AND NOT x.spawned)::integer
+          FROM given AS g
+         WHERE x.id = g.execution_id
+        RETURNING g.i, x
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+        SELECT nextval('holdfast.seq'), now, g.fence, 'finished', g.name, g.owner, g.execution_id,
+               CASE WHEN g.outcome = 1 THEN 'succeeded'
+                    WHEN g.outcome = 2 AND g.reason = '' THEN 'failed with exit code ' || g.exit_code
+                    ELSE g.reason END,
+               'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms'
+          FROM given AS g
+    ), printed AS (
+        INSERT INTO holdfast.execution_data (id, output_head, output_skipped, output_tail)
+        SELECT g.execution_id, g.head, g.skipped, g.tail FROM given AS g WHERE g.has_output
+        ON CONFLICT (id) DO UPDATE
+           SET output_head = excluded.output_head, output_skipped = excluded.output_skipped, output_tail = excluded.output_tail
+    )
+    SELECT o.i, o.x FROM over AS o;
+END $$;
+COMMENT ON FUNCTION holdfast.finish_many IS 'Give back those of many leases that are the asker''s, with the end of their executions as in finish_execution: which (from 1), and the execution. Sort by name, each name once';
