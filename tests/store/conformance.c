@@ -108,7 +108,7 @@ static void put_to_sleep(void)
         give_up("idle", error.message);
     sleeper.store = store;
     int64_t expected_ms = model_next_due(h.model, &sleeper.wanted);
-    if (llabs(next_ms - expected_ms) > (h.real_clock ? EDGE_MS : 0))
+    if (llabs(next_ms - expected_ms) > (h.real_clock ? PAUSE_MS : 0))
         give_up("idle", "another one falls due next");
 }
 
@@ -154,7 +154,7 @@ static void play_requests(struct hf_store *store, const struct hf_request *asked
     for (size_t i = 0; i < n; i++) {
         int name = name_index(asked[i].name);
         struct comparison c = {.fences = &h.fences[name],
-                               .tolerance_ms = h.real_clock ? EDGE_MS : 0,
+                               .tolerance_ms = h.real_clock ? PAUSE_MS : 0,
                                .without_turns = !h.has_turns,
                                .without_executions = !h.has_executions};
         describe(&asked[i], what, sizeof what);
@@ -262,7 +262,7 @@ static bool claim_one(const struct claim *c, const struct hf_execution *x, size_
         give_up(x->id, of_store ? "it should not have been claimed" : "it was not claimed");
     if (!of_store)
         return answer.execution.parked || answer.code != -HF_HELD;
-    struct comparison cmp = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    struct comparison cmp = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? PAUSE_MS : 0};
     compare_answers(&cmp, &answer, of_store);
     check(&cmp, "claim");
     check_fence(&answer.execution, &of_store->execution, "claim");

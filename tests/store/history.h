@@ -17,8 +17,9 @@ enum {
     ACTORS = 32, /* per name; the oldest makes room */
     PROCESSES = 4,
     BATCH_MAX = 8,
-    EDGE_MS = 400,  /* in real time nothing is asked so near to an edge */
-    WAKE_MS = 10000 /* a wake-up that takes longer never comes */
+    EDGE_MS = 400,   /* in real time nothing is asked so near to an edge */
+    PAUSE_MS = 3000, /* ... but the machine may stand still so long */
+    WAKE_MS = 10000  /* a wake-up that takes longer never comes */
 };
 
 /* Somebody with a token, alive or long gone. */

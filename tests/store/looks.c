@@ -54,7 +54,7 @@ void check_list(bool all)
     for (size_t i = 0; i < l.n; i++) {
         int name = name_index(l.of[i].name);
         struct comparison c = {.fences = &h.fences[name],
-                               .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+                               .tolerance_ms = h.real_clock ? PAUSE_MS : 0};
         struct hf_request req = {.op = HF_OP_STATUS, .name = names[name]};
         struct hf_answer answer;
         model_apply(h.model, &req, &answer);
@@ -106,7 +106,7 @@ void check_events(int name)
     query.name = names[name];
     if (!told.of || store->ops->events(store, &query, keep_event, &told, &error) < 0)
         give_up("events", error.message);
-    struct comparison c = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    struct comparison c = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? PAUSE_MS : 0};
     size_t i = h.model->n_events, j = told.n, missing = 0;
     while (i-- > 0) {
         const struct hf_event *event = &h.model->events[i];
@@ -180,7 +180,7 @@ static int check_execution(void *arg, const struct hf_execution *of_store)
         give_up("executions", "there are more than there should be");
     const struct model_execution *x = &h.model->executions[--l->at];
     struct comparison c = {.fences = &h.fences[0],
-                           .tolerance_ms = h.real_clock ? EDGE_MS : 0,
+                           .tolerance_ms = h.real_clock ? PAUSE_MS : 0,
                            .without_turns = !h.has_turns};
     compare_executions(&c, &x->x, of_store);
     check(&c, "executions");
@@ -235,7 +235,7 @@ void check_due(void)
         give_up("due", error.message);
     if (n != model_due(h.model, &due, of_model))
         give_up("due", "there are more, or fewer, than there should be");
-    struct comparison c = {.fences = &h.fences[0], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
+    struct comparison c = {.fences = &h.fences[0], .tolerance_ms = h.real_clock ? PAUSE_MS : 0};
     for (size_t i = 0; i < n; i++)
         compare_executions(&c, &of_model[i], &of_store[i]);
     check(&c, "due");
