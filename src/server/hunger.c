@@ -397,7 +397,7 @@ int claims_open(struct server *server, struct hf_error *err)
     list_init(&t->hungry);
     list_init(&t->idle);
     hf_random(&t->random, sizeof t->random);
-    int r = hf_idle_open(lanes_handle(server->lanes, LANE_READ), &t->sleep, err);
+    int r = hf_idle_open(lanes_handle(server->lanes, LANE_WRITE), &t->sleep, err);
     return r == -HF_UNSUPPORTED ? 0 : r;
 }
 

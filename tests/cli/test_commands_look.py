@@ -204,6 +204,10 @@ def test_metrics_count_what_happened(hf):
     assert samples == {
         'holdfast_acquire_total{result="granted"}': "6",
         'holdfast_acquire_total{result="held"}': "1",
+        'holdfast_acquire_total{result="raced"}': "0",
+        'holdfast_acquire_total{result="error"}': "0",
+        'holdfast_executions{state="PENDING"}': "0",
+        'holdfast_executions{state="RUNNING"}': "0",
         'holdfast_release_total{result="done"}': "1",
         'holdfast_release_total{result="lost"}': "1",
         'holdfast_stale_takeovers_total{reason="expired"}': "1",

@@ -125,7 +125,7 @@ def test_sweep(hf):
 def test_metrics(hf):
     hf.ok("acquire", "a")
     assert compact_line(hf("--json", "metrics").stdout) == {
-        "acquireGranted": 1, "acquireHeld": 0, "releaseDone": 0, "releaseLost": 0,
+        "acquireGranted": 1, "acquireHeld": 0, "acquireRaced": 0, "acquireError": 0, "executionsPending": 0, "executionsRunning": 0, "releaseDone": 0, "releaseLost": 0,
         "takeoverExpired": 0, "takeoverHolderDied": 0, "takeoverRebooted": 0, "forced": 0, "lost": 0,
         "locksHeld": 1, "locksStale": 0, "locksFree": 0, "waiters": 0}
 

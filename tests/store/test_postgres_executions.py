@@ -87,7 +87,7 @@ def test_what_is_not_to_be_claimed_is_not_read(place):
     assert place.one(first.format("NULL", 0, 4)) == "other 1,other 2,other 3,long"
     assert place.one(first.format("'{t,u,w}'", 1, 2)) == "other 2,other 3"
     assert place.one(first.format("'{w}'", 0, 2)) == ""
-    assert place.one("SELECT holdfast.next_due(holdfast.clock()) > now() + interval '59 minutes'") == "t"
+    assert place.one("SELECT holdfast.next_due(NULL, holdfast.clock()) > now() + interval '59 minutes'") == "t"
     assert place.one("SELECT holdfast.first_waiting('parked', holdfast.clock(), false) IS NOT NULL") == "t"
     assert read(place) - before < 200
 
@@ -109,7 +109,7 @@ def test_a_long_line_behind_one_lock_is_looked_at_once(place):
     assert place.one("SELECT lock FROM holdfast.due(NULL, false, 0, 99)") == "other"
     fence = place.one("SELECT max(fence) FROM holdfast.lock WHERE name = 'long'")
     assert place.one(f"SELECT code, ready FROM holdfast.finish_execution('long', {identity(9)}, {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
-                     " NULL, '', '{}', '{}')") == "0|1"
+                     " NULL, '', '{}', '{}')").split() == ["0|w"]
     assert place.one("SELECT string_agg(lock, ',') FROM holdfast.due(NULL, false, 0, 99)") == "long,other"
     assert place.one("SELECT count(*) FROM holdfast.execution WHERE parked") == "19"
 
@@ -170,19 +170,19 @@ def test_what_is_enqueued_while_its_lock_is_given_back_is_not_forgotten(place):
     fence = place.one("SELECT max(fence) FROM holdfast.lock")
     assert first("BEGIN; SELECT code FROM holdfast.finish_execution('a', " + identity(1) + f", {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
                  " NULL, '', '{}', '{}')") == "0"
-    second.send(enqueue("a", QUEUE, columns="code, ready, (execution).parked"))
+    second.send(enqueue("a", QUEUE, columns="code, rtrim(ready, E'\\n'), (execution).parked"))
     assert not second.is_answered(0.5), "it did not wait to learn whether the lock is free"
     first("COMMIT")
-    assert second.answer() == "0|1|f"
+    assert second.answer() == "0|w|f"
 
 
 # ---- workers that sleep ---------------------------------------------------------------------------
 
 
-def sleep(session, worker):
+def sleep(session, worker, workflows="NULL"):
     pid = session("SELECT pg_backend_pid()")
     session(f"LISTEN worker_{worker}")
-    session(f"SELECT holdfast.sleep({identity(worker)}, 'worker_{worker}', {pid})")
+    session(f"SELECT holdfast.sleep({identity(worker)}, 'worker_{worker}', {pid}, {workflows})")
 
 
 def told(session):
@@ -193,15 +193,23 @@ def test_who_sleeps_is_told_once_and_the_longest_sleeper_first(place):
     first, second = place.session(), place.session()
     sleep(first, 1)
     sleep(second, 2)
-    assert place.one("SELECT holdfast.wake_idle(1)") == "1"
+    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "1"
     assert told(first) and not told(second)
     sleep(first, 1)
-    assert place.one("SELECT holdfast.wake_idle(5)") == "2"
+    assert place.one("SELECT holdfast.wake_idle(repeat(E'w\\n', 5))") == "2"
     assert told(first) and told(second)
-    assert place.one("SELECT holdfast.wake_idle(1)") == "0"
+    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "0"
     sleep(first, 1)
     first(f"SELECT holdfast.awake({identity(1)})")
-    assert place.one("SELECT holdfast.wake_idle(1)") == "0"
+    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "0"
+
+
+def test_who_sleeps_is_told_only_of_what_it_would_claim(place):
+    first, second = place.session(), place.session()
+    sleep(first, 1, "'{v}'")
+    sleep(second, 2, "'{u,w}'")
+    assert place.one("SELECT holdfast.wake_idle(E'w\\nw\\n')") == "1"
+    assert told(second) and not told(first)
 
 
 def test_a_sleeper_that_is_gone_is_passed_over(place):
@@ -211,7 +219,7 @@ def test_a_sleeper_that_is_gone_is_passed_over(place):
     pid = first("SELECT pg_backend_pid()")
     first.process.kill()
     poll(lambda: place.one(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == "0")
-    assert place.one("SELECT holdfast.wake_idle(1)") == "1"
+    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "1"
     assert told(second)
     assert place.one("SELECT count(*) FROM holdfast.sleeper") == "0"
 

@@ -8,7 +8,7 @@ import pytest
 
 from api_helpers import Service, api, service  # noqa: F401
 from conftest import PATIENCE_S, ROOT, marked_processes, poll
-from test_executions import at, begin, create, state_of
+from test_http_executions import at, begin, create, state_of
 
 PYTHON, SHELL = "python", "shell"
 both = pytest.mark.parametrize("language", [PYTHON, SHELL])
