@@ -332,6 +332,7 @@ def test_sigterm_lets_commands_finish(hf, tmp_path):
     first = schedule(hf, "pay", "--key", "a")
     worker = work(hf)
     running(flows, 1)
+    poll(lambda: "event=started" in said(hf))  # what has not begun yet is given back
     worker.terminate()
     poll(lambda: "event=stopping running=1" in said(hf))
     second = schedule(hf, "pay", "--key", "b")
