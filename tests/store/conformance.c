@@ -262,7 +262,8 @@ static bool claim_one(const struct claim *c, const struct hf_execution *x, size_
         give_up(x->id, of_store ? "it should not have been claimed" : "it was not claimed");
     if (!of_store)
         return answer.execution.parked || answer.code != -HF_HELD;
-    struct comparison cmp = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? PAUSE_MS : 0};
+    struct comparison cmp = {.fences = &h.fences[name],
+                             .tolerance_ms = h.real_clock ? PAUSE_MS : 0};
     compare_answers(&cmp, &answer, of_store);
     check(&cmp, "claim");
     check_fence(&answer.execution, &of_store->execution, "claim");
