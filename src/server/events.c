@@ -280,6 +280,7 @@ void get_stream(struct request *req)
         s->query.after = strtoll(req->header.last_event_id, NULL, 10);
     s->server = req->server;
     s->req = req;
+    s->ended = req->server->draining; /* those that are there have been told */
     req->context = s;
     req->forget = stream_forget;
     s->ping_ms = now_ms() + PING_MS;

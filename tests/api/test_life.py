@@ -282,6 +282,26 @@ def test_stopping_tells_those_who_wait(service):
     assert service.get("/v1/locks/a").ok()["waiters"] == 1  # its place is kept for who comes back with the token
 
 
+def test_a_stream_that_is_asked_for_while_stopping_ends_well(service):
+    service.post("/v1/locks/a", {"ttl": "1h"}).ok()
+    connection = service.connect()
+    service.get("/v1/locks/a", connection=connection).ok()
+    slow = service.connect()
+    slow.putrequest("POST", "/v1/locks/b")
+    slow.putheader("Content-Length", "2")
+    slow.endheaders(b"{")  # the service waits for the rest of this
+    service.get("/v1/locks/a", connection=connection).ok()  # and has seen the beginning of it
+    service.process.send_signal(signal.SIGTERM)
+    poll(lambda: service.logged("stopping"))
+    connection.request("GET", "/v1/events/stream")
+    response = connection.getresponse()
+    assert response.status == 200
+    response.read()  # raises when the last chunk is missing
+    slow.send(b"}")
+    assert slow.getresponse().status == 200
+    assert service.process.wait(timeout=PATIENCE_S) == 0
+
+
 def test_killed_and_started_again(api, service):
     leases = [service.post(f"/v1/locks/k{i}", {"ttl": "1h"}).ok() for i in range(20)]
     service.process.kill()
