@@ -381,6 +381,8 @@ BEGIN
     -- All that this may concern, in their order and before any row: two claims never wait crosswise.
     PERFORM holdfast.limit_workflow(g.workflow, 1)
        FROM (SELECT DISTINCT workflow FROM holdfast.workgroups(p_workflows) WHERE concurrency > 0 ORDER BY workflow) AS g;
+    -- Only where each is the first ever to use names that the other wants, and this in more than one turn, they
+    -- do: one of them is told so by the server, and asks again.
     WHILE wanted > 0 LOOP
         asked := least(wanted, 128);
         seqs := holdfast.take_due(p_workflows, p_verifies, now, asked, passed);
