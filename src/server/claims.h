@@ -20,6 +20,7 @@
 enum {
     LOOK_MAX = 64,     /* workers that one look is for */
     FLIGHT_MAX = 1024, /* executions that are being asked for */
+    WANTED_MAX = 256,  /* workflows that we sleep for; for more: for all */
 };
 
 typedef char execution_id[HF_UUID_LEN + 1];
@@ -69,12 +70,15 @@ struct claims {
     int64_t next_ms; /* when an idle one's time is over ... */
     int64_t poll_ms; /* ... or all are to look again */
     uint32_t random;
-    struct hf_idle *sleep; /* NULL: the store can't wake us */
-    struct job bed;        /* lies down, or gets up */
-    int64_t bed_due_ms;    /* what it was told then */
-    bool asleep, turning;  /* turning: the bed is at work */
-    int64_t turn_ms;       /* not before */
-    int64_t due_ms;        /* when, by the wall clock, the next one falls due; 0: none is known */
+    struct hf_idle *sleep;                    /* NULL: the store can't wake us */
+    struct job bed;                           /* lies down, or gets up */
+    char wanted[WANTED_MAX][HF_NAME_MAX + 1]; /* what those who are idle would claim ... */
+    size_t n_wanted;
+    bool any_wanted, verifies_wanted; /* any: of every workflow */
+    int64_t bed_due_ms;               /* what it was told then */
+    bool asleep, turning;             /* turning: the bed is at work */
+    int64_t turn_ms;                  /* not before */
+    int64_t due_ms; /* when, by the wall clock, the next one falls due; 0: none is known */
 };
 
 /* ---- hunger.c ------------------------------------------------------------------------------- */

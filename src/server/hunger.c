@@ -64,6 +64,24 @@ static void answer_none(struct request *req)
     request_answer(req, 200);
 }
 
+static bool is_wanted(const struct claims *t, const char *workflow)
+{
+    for (size_t i = 0; i < t->n_wanted; i++)
+        if (strcmp(t->wanted[i], workflow) == 0)
+            return true;
+    return t->any_wanted;
+}
+
+/* Would we be woken for whatever it wants? */
+static bool is_slept_for(const struct claims *t, const struct claim *c)
+{
+    const struct hf_claim_options *o = &c->options;
+    bool all = (o->n_workflows || t->any_wanted) && (!o->verifies || t->verifies_wanted);
+    for (size_t i = 0; all && i < o->n_workflows; i++)
+        all = is_wanted(t, o->workflows[i]);
+    return all;
+}
+
 /* Nothing is there for it: it waits, if it wanted to. */
 static void become_idle(struct claim *c)
 {
@@ -77,6 +95,7 @@ static void become_idle(struct claim *c)
     }
     c->is_idle = true;
     list_add(&t->idle, c);
+    t->asleep &= is_slept_for(t, c);
     if (c->until_ms < t->next_ms)
         t->next_ms = c->until_ms;
     request_watch_client(req);
@@ -276,8 +295,8 @@ static void set_poll(struct claims *t, int64_t at_ms)
 {
     int64_t in_ms = jittered(t, t->asleep ? POLL_MS : BLIND_MS);
     int64_t due_in_ms = t->due_ms - hf_clock_wall_ms();
-    if (t->due_ms && due_in_ms < in_ms)
-        in_ms = due_in_ms > 0 ? due_in_ms : 0;
+    if (due_in_ms > 0 && due_in_ms < in_ms) /* what is due already we have looked for */
+        in_ms = due_in_ms;
     t->poll_ms = at_ms + in_ms;
 }
 
@@ -291,11 +310,37 @@ static void fail_all(struct claims *t, const struct hf_error *err)
     }
 }
 
+/* What all who are idle would claim, together. */
+static void gather_wanted(struct claims *t)
+{
+    t->n_wanted = 0;
+    t->any_wanted = t->verifies_wanted = false;
+    for (const struct claim *c = t->idle.first; c; c = c->next) {
+        t->any_wanted |= !c->options.n_workflows;
+        t->verifies_wanted |= c->options.verifies;
+        for (size_t i = 0; i < c->options.n_workflows; i++) {
+            if (is_wanted(t, c->options.workflows[i]))
+                continue;
+            if (t->n_wanted == WANTED_MAX)
+                t->any_wanted = true;
+            else
+                strcpy(t->wanted[t->n_wanted++], c->options.workflows[i]);
+        }
+    }
+}
+
 static int lie_down_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct claims *t = (struct claims *)((char *)job - offsetof(struct claims, bed));
+    const char *workflows[WANTED_MAX];
+    struct hf_claim_options wants = HF_CLAIM_INIT;
     (void)hf;
-    return hf_idle_begin(t->sleep, NULL, &t->bed_due_ms, err);
+    for (size_t i = 0; i < t->n_wanted; i++)
+        workflows[i] = t->wanted[i];
+    wants.workflows = workflows;
+    wants.n_workflows = t->any_wanted ? 0 : t->n_wanted;
+    wants.verifies = t->verifies_wanted;
+    return hf_idle_begin(t->sleep, &wants, &t->bed_due_ms, err);
 }
 
 /* From here on the store may wake us; something may have come just before, so all look once more. */
@@ -337,9 +382,10 @@ static void turn(struct claims *t)
     bool busy = t->looking || t->hungry.first || t->n_flight;
     if (!t->sleep || t->turning || t->server->closed || now_ms() < t->turn_ms)
         return;
-    if (t->idle.first && !t->asleep)
+    if (t->idle.first && !t->asleep) {
+        gather_wanted(t);
         t->bed = (struct job){.work = lie_down_work, .done = lie_down_done};
-    else if (!t->idle.first && t->asleep && !busy) {
+    } else if (!t->idle.first && t->asleep && !busy) {
         t->asleep = false;
         t->bed = (struct job){.work = get_up_work, .done = get_up_done};
     } else

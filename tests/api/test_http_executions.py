@@ -564,6 +564,26 @@ def test_what_was_created_elsewhere_is_found(service, api):
     assert waiting.join().ok()["items"][0]["id"] == made["id"]
 
 
+def test_who_waits_for_something_else_costs_nothing(service):
+    """What is due and for nobody here must not be looked for again and again."""
+    create(service, "others")
+    create(service, "others-later", runAt=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2)))
+    waiting = [service.later("POST", "/v1/executions/claim", {"waitMs": 3600000, "workflows": [name]}) for name in ("mine", "his")]
+    time.sleep(0.5)
+
+    def cpu_s():
+        with open(f"/proc/{service.process.pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = cpu_s()
+    time.sleep(4)
+    assert cpu_s() - before < 1
+    for answer, name in zip(waiting, ("mine", "his")):
+        made = create(service, name)
+        assert answer.join().ok()["items"][0]["id"] == made["id"]
+
+
 # ---- whose turn it is -------------------------------------------------------------------------
 
 
