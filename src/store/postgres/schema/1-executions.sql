@@ -406,6 +406,9 @@ BEGIN
             END IF;
             IF (t.row).execution_id IS NULL THEN
                 t := holdfast.start_execution(t, w);
+                IF w.claim AND (t.row).parked THEN
+                    PERFORM holdfast.park_due(before.name, t.now);
+                END IF;
             END IF;
             ret := holdfast.answer_of(t.row, t.now, 0, false);
             ret.execution := t.x;

@@ -254,13 +254,15 @@ DECLARE
     known text[];
     free  text[];
     held  text[];
+    crowds  text[];
     crowded text;
 BEGIN
     SELECT array_agg(l.name), array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0),
            array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
                                        AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
-                                       AND (l.execution_id IS NULL OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING'))
-      INTO known, free, held
+                                       AND (l.execution_id IS NULL OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING')),
+           array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0 AND l.parked)
+      INTO known, free, held, crowds
       FROM (SELECT DISTINCT lock AS name FROM holdfast.execution WHERE seq = ANY (p_seqs) ORDER BY lock) AS n
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE lock.name = n.name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED) AS l;
     RETURN QUERY
@@ -314,7 +316,7 @@ BEGIN
     UNION ALL
     SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(c.id) FROM c
      WHERE c.lock = ANY (known) AND c.lock <> ALL (coalesce(free, '{}')) AND c.lock <> ALL (coalesce(held, '{}'));
-    FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND parked LOOP
+    FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND (parked OR lock = ANY (crowds)) LOOP
         PERFORM holdfast.park_due(crowded, p_now);
     END LOOP;
 END $$;
