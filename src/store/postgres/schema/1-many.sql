@@ -475,7 +475,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it';
 
--- Nobody waits for the lock, nothing is parked there, and it is not to be retried.
+-- Nobody waits for the lock, nothing is parked there, and it is not to be retried or given up.
 CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
@@ -494,7 +494,7 @@ BEGIN
            SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM a JOIN LATERAL (SELECT m.execution_id FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence) AS before ON true
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked AND a.outcome < 4
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
            AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)
