@@ -332,10 +332,9 @@ BEGIN
     END IF;
     SELECT count(*) INTO running
       FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = x.workflow LIMIT x.concurrency) AS those;
-    RETURN running >= x.concurrency
-       AND (SELECT l.lock_id IS NOT NULL OR l.waiters > 0 FROM holdfast.lock AS l WHERE l.name = x.lock ORDER BY l.fence DESC LIMIT 1) IS NOT TRUE;
+    RETURN running >= x.concurrency;
 END $$;
-COMMENT ON FUNCTION holdfast.is_hopeless IS 'Its workflow is full, and its lock is free: there is nothing to be done about it now';
+COMMENT ON FUNCTION holdfast.is_hopeless IS 'Those that were claimed before it have made its workflow full: there is nothing to be done about it now';
 
 CREATE FUNCTION holdfast.claim_one(x holdfast.execution, p_lock_id bytea, p_ttl_ms bigint, p_owner text, p_processes text, p_verifies boolean, p_here text)
 RETURNS holdfast.claimed LANGUAGE plpgsql VOLATILE
