@@ -19,8 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from conftest import PATIENCE_S
 
-FULL = os.environ.get("HOLDFAST_LOAD") == "full"
-
 SCRIPT = """
 say() { echo "$HOLDFAST_KEY $HOLDFAST_FENCE $HOLDFAST_ATTEMPT $1" >> %(ledger)s; }
 exec 9> %(locks)s/$HOLDFAST_KEY

@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from conftest import PATIENCE_S, TTL_S, marked_processes, poll
-from crew import FULL, Crew, Ledger, check_abort, check_retry, ended, is_settled, schedule_all
+from conftest import FULL, PATIENCE_S, TTL_S, marked_processes, poll
+from crew import Crew, Ledger, check_abort, check_retry, ended, is_settled, schedule_all
 from workflows import Workflows
 
 pytestmark = pytest.mark.stores("sqlite", "postgres")
