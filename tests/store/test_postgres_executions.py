@@ -4,9 +4,13 @@ import time
 from conftest import poll
 from test_postgres_sql import identity, place  # noqa: F401
 
-PENDING = """INSERT INTO holdfast.execution (id, workflow, lock, state, run_at, created_at, priority, concurrency, parked)
-             SELECT gen_random_uuid(), {workflow}, {lock}, 'PENDING', now() + {due} * interval '1 hour', now(), {priority}, {concurrency}, {parked}
-               FROM generate_series(1, {n}) AS i"""
+PENDING = """WITH made AS (
+               INSERT INTO holdfast.execution (id, workflow, lock, state, run_at, created_at, priority, concurrency, parked)
+               SELECT gen_random_uuid(), {workflow}, {lock}, 'PENDING', now() + {due} * interval '1 hour', now(), {priority}, {concurrency}, {parked}
+                 FROM generate_series(1, {n}) AS i ORDER BY i
+               RETURNING *)
+             INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+             SELECT seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock FROM made"""
 
 
 def begin(token, lock, key="NULL", execution="gen_random_uuid()", claim="false", columns="code", concurrency=0):
@@ -81,7 +85,7 @@ def test_what_is_not_to_be_claimed_is_not_read(place):
     pending(place, "'later ' || i", n=5000, priority=3, due=1, workflow="'v'")
     pending(place, "'long'", n=5000, priority=-1, workflow="'v'")
     pending(place, "'other ' || i", n=3, workflow="'u'")
-    place.one("ANALYZE holdfast.execution")
+    place.one("ANALYZE holdfast.execution, holdfast.pending, holdfast.running")
     before = read(place)
     first = "SELECT string_agg(lock, ',') FROM holdfast.due({}, false, {}, {})"
     assert place.one(first.format("NULL", 0, 4)) == "other 1,other 2,other 3,long"
@@ -95,8 +99,8 @@ def test_what_is_not_to_be_claimed_is_not_read(place):
 def read(place):
     place.one("SELECT pg_stat_force_next_flush()")
     time.sleep(1.2)
-    return int(place.one("SELECT sum(idx_tup_read) + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = 'execution')"
-                         " FROM pg_stat_user_indexes WHERE relname = 'execution'"))
+    return int(place.one("SELECT sum(idx_tup_read) + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN ('execution', 'pending', 'running'))"
+                         " FROM pg_stat_user_indexes WHERE relname IN ('execution', 'pending', 'running')"))
 
 
 def test_a_long_line_behind_one_lock_is_looked_at_once(place):
@@ -226,8 +230,17 @@ def test_a_lock_whose_execution_is_over_is_taken_over(place):
 
 
 def test_finished_executions_go_with_their_data(place):
-    place.one(begin(1, "a"))
-    place.one("SELECT holdfast.keep_output((SELECT id FROM holdfast.execution), 'x', 0, NULL)")
-    place.one("UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '91 days'")
-    place.one("SELECT holdfast.prune(10)")
-    assert place.one("SELECT (SELECT count(*) FROM holdfast.execution), (SELECT count(*) FROM holdfast.execution_data)") == "0|0"
+    """In steps, and those that are still open or ended lately stay, however old they are."""
+    for i in range(7):
+        place.one(begin(i, f"lock {i}"))
+    place.one("INSERT INTO holdfast.execution_data (id, input) SELECT id, 'x' FROM holdfast.execution")
+    place.one("UPDATE holdfast.execution SET created_at = now() - interval '100 days' WHERE lock <> 'lock 6'")
+    place.one("UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '91 days' WHERE lock IN ('lock 1', 'lock 2', 'lock 5')")
+    place.one("UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '89 days' WHERE lock = 'lock 3'")
+    left = "SELECT string_agg(substr(lock, 6), '' ORDER BY seq) FROM holdfast.execution JOIN holdfast.execution_data USING (id)"
+    steps = []
+    for _ in range(6):
+        place.one("SELECT holdfast.prune(2)")
+        steps.append(place.one(left))
+    assert steps[0] == "023456" and steps[-1] == "0346", steps
+    assert place.one("SELECT count(*) FROM holdfast.execution_data") == "4"

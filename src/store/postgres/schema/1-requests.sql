@@ -576,6 +576,38 @@ COMMENT ON FUNCTION holdfast.guard IS 'For your own transactions: raises HF001 u
 
 -- ---- pruning --------------------------------------------------------------------------------------
 
+-- The oldest first, from where the last one stopped; from the beginning again when one is met that is too young.
+CREATE FUNCTION holdfast.prune_executions(max integer) RETURNS integer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    too_old timestamptz := holdfast.clock() - interval '90 days';
+    last    bigint;
+    is_end  boolean;
+    n       integer;
+BEGIN
+    SELECT x.created_at >= too_old INTO is_end
+      FROM holdfast.execution AS x WHERE x.seq > (SELECT pruned_execution FROM holdfast.meta) ORDER BY x.seq LIMIT 1;
+    IF is_end IS DISTINCT FROM false THEN -- there is none, or nothing can be so old
+        UPDATE holdfast.meta SET pruned_execution = 0 WHERE pruned_execution <> 0;
+        RETURN 0;
+    END IF;
+    SELECT max(oldest.seq), count(*) < prune_executions.max OR bool_or(oldest.created_at >= too_old) INTO last, is_end
+      FROM (SELECT x.seq, x.created_at FROM holdfast.execution AS x
+             WHERE x.seq > (SELECT pruned_execution FROM holdfast.meta) ORDER BY x.seq LIMIT prune_executions.max) AS oldest;
+    WITH gone AS (
+        DELETE FROM holdfast.execution AS x
+         WHERE x.seq > (SELECT pruned_execution FROM holdfast.meta) AND x.seq <= last AND x.finished_at < too_old
+        RETURNING x.id
+    ), data AS (
+        DELETE FROM holdfast.execution_data AS d USING gone AS g WHERE d.id = g.id
+    )
+    SELECT count(*) INTO n FROM gone;
+    UPDATE holdfast.meta SET pruned_execution = CASE WHEN is_end THEN 0 ELSE last END
+     WHERE pruned_execution <> CASE WHEN is_end THEN 0 ELSE last END;
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION holdfast.prune_executions IS 'Remove executions that ended 90 days ago, among the next so many';
+
 CREATE FUNCTION holdfast.prune(max integer) RETURNS integer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -584,7 +616,6 @@ DECLARE
                                     (SELECT reltuples FROM pg_class WHERE oid = 'holdfast.event'::regclass)) > 1000000;
     last        bigint;
     events      integer;
-    executions  integer;
 BEGIN
     PERFORM holdfast.commit_lazily();
     -- Who finds another at it leaves it to that one. It goes on from where the last one stopped: what
@@ -603,15 +634,6 @@ BEGIN
     IF events > 0 THEN
         UPDATE holdfast.meta SET pruned_seq = last;
     END IF;
-    WITH old AS (
-        SELECT id FROM holdfast.execution WHERE finished_at < holdfast.clock() - interval '90 days'
-         ORDER BY finished_at LIMIT prune.max FOR UPDATE SKIP LOCKED
-    ), gone AS (
-        DELETE FROM holdfast.execution WHERE id IN (SELECT id FROM old) RETURNING id
-    ), data AS (
-        DELETE FROM holdfast.execution_data WHERE id IN (SELECT id FROM old)
-    )
-    SELECT count(*) INTO executions FROM gone;
-    RETURN events + executions;
+    RETURN events + holdfast.prune_executions(prune.max);
 END $$;
 COMMENT ON FUNCTION holdfast.prune IS 'Remove at most so many events that are older than 30 days or beyond a million, and as many executions that ended 90 days ago. Called now and then after a grant';

@@ -159,12 +159,14 @@ COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change 
 CREATE FUNCTION holdfast.unpark(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l holdfast.lock := t.row;
+    l    holdfast.lock := t.row;
+    next bigint;
 BEGIN
-    UPDATE holdfast.execution SET parked = false
-     WHERE id = (SELECT id FROM holdfast.execution WHERE lock = l.name AND state = 'PENDING' AND parked
-                  ORDER BY priority DESC, run_at, seq LIMIT 1);
-    IF FOUND THEN
+    UPDATE holdfast.pending SET parked = false
+     WHERE seq = (SELECT seq FROM holdfast.pending WHERE lock = l.name AND parked ORDER BY priority DESC, run_at, seq LIMIT 1)
+    RETURNING seq INTO next;
+    IF next IS NOT NULL THEN
+        UPDATE holdfast.execution SET parked = false WHERE seq = next;
         t.ready := t.ready + 1;
     ELSE
         l.parked := false;
