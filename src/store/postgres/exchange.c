@@ -223,27 +223,51 @@ static enum hf_pg_fate receive(PGconn *pg, size_t n, int64_t deadline_ms, PGresu
     return HF_PG_LOST;
 }
 
-enum hf_pg_fate hf_pg_send(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
-                           int64_t deadline_ms, PGresult **ret, struct hf_pg_fault *fault)
+static bool send_statement(PGconn *pg, const struct hf_pg_statement *st)
+{
+    return hf_pq.PQsendQueryParams(pg, st->sql, st->n, st->types, st->values, st->lengths,
+                                   st->formats, 1);
+}
+
+/* The answer to what was sent after the commit: whatever it is, the rest is done. */
+static void receive_after(PGconn *pg, int64_t deadline_ms)
+{
+    struct hf_pg_fault ignored = {.sqlstate = ""};
+    PGresult *result = NULL;
+    if (receive(pg, 1, deadline_ms, &result, &ignored) == HF_PG_LOST)
+        return; /* the next one who takes the connection finds out */
+    hf_pg_clear(&result, 1);
+}
+
+/* `after` (may be NULL): a transaction of its own that follows in the same round trip. */
+static enum hf_pg_fate send_then(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
+                                 const struct hf_pg_statement *after, int64_t deadline_ms,
+                                 PGresult **ret, struct hf_pg_fault *fault)
 {
     *fault = (struct hf_pg_fault){.sqlstate = ""};
     memset(ret, 0, n * sizeof *ret);
-    for (size_t i = 0; i < n; i++) {
-        const struct hf_pg_statement *st = &statements[i];
-        if (!hf_pq.PQsendQueryParams(pg, st->sql, st->n, st->types, st->values, st->lengths,
-                                     st->formats, 1)) {
+    for (size_t i = 0; i < n; i++)
+        if (!send_statement(pg, &statements[i])) {
             hf_pg_fault_text(fault, hf_pq.PQerrorMessage(pg));
             return HF_PG_UNSENT; /* without its Sync nothing of it is committed */
         }
-    }
     enum hf_pg_fate fate = HF_PG_LOST;
-    if (hf_pq.PQpipelineSync(pg))
+    if (hf_pq.PQpipelineSync(pg) &&
+        (!after || (send_statement(pg, after) && hf_pq.PQpipelineSync(pg))))
         fate = receive(pg, n, deadline_ms, ret, fault);
     else
         hf_pg_fault_text(fault, hf_pq.PQerrorMessage(pg));
+    if (after && (fate == HF_PG_DONE || fate == HF_PG_REFUSED))
+        receive_after(pg, deadline_ms);
     if (fate != HF_PG_DONE)
         hf_pg_clear(ret, n);
     return fate;
+}
+
+enum hf_pg_fate hf_pg_send(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
+                           int64_t deadline_ms, PGresult **ret, struct hf_pg_fault *fault)
+{
+    return send_then(pg, statements, n, NULL, deadline_ms, ret, fault);
 }
 
 enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_ms,
@@ -285,6 +309,13 @@ int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statemen
                    bool changes, PGresult **ret, struct hf_pg_fault *ret_fault,
                    struct hf_error *err)
 {
+    return hf_pg_exchange_then(s, statements, n, NULL, changes, ret, ret_fault, err);
+}
+
+int hf_pg_exchange_then(struct hf_postgres *s, const struct hf_pg_statement *statements, size_t n,
+                        const struct hf_pg_statement *after, bool changes, PGresult **ret,
+                        struct hf_pg_fault *ret_fault, struct hf_error *err)
+{
     struct hf_pg_fault own = {0}, *fault = ret_fault ? ret_fault : &own;
     int64_t deadline_ms = hf_pg_now_ms() + s->timeout_ms;
     bool retried = false;
@@ -294,7 +325,7 @@ int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statemen
         int r = hf_pg_take(s, deadline_ms, &c, err);
         if (r < 0)
             return r;
-        enum hf_pg_fate fate = hf_pg_send(c->pg, statements, n, deadline_ms, ret, fault);
+        enum hf_pg_fate fate = send_then(c->pg, statements, n, after, deadline_ms, ret, fault);
         if (fate == HF_PG_DONE || fate == HF_PG_REFUSED)
             hf_pg_give_back(s, c);
         else

@@ -185,12 +185,11 @@ static const struct kind {
 
 /* ---- one statement -------------------------------------------------------------------------- */
 
-/* Which of them are done: a row for each, that begins with its index from 1. How many are. */
-static uint32_t take_done(const struct kind *kind, const PGresult *result,
-                          struct hf_pg_task *const mine[], size_t n)
+/* Which of them are done: a row for each, that begins with its index from 1. */
+static void take_done(const struct kind *kind, const PGresult *result,
+                      struct hf_pg_task *const mine[], size_t n)
 {
     int rows = hf_pq.PQntuples(result);
-    uint32_t done = 0;
     for (int row = 0; row < rows; row++) {
         struct hf_pg_cursor at = {.result = result, .row = row};
         int64_t i = hf_pg_take_int(&at);
@@ -198,9 +197,24 @@ static uint32_t take_done(const struct kind *kind, const PGresult *result,
             continue;
         kind->take(at, mine[i - 1]);
         mine[i - 1]->done = true;
-        done++;
     }
-    return done;
+}
+
+/* What is ready then is told to workers that sleep, in the same round trip. */
+static int send_and_wake(struct hf_postgres *s, const struct hf_pg_statement *st,
+                         struct hf_pg_task *const mine[], size_t n, PGresult **ret,
+                         struct hf_pg_fault *fault, struct hf_error *err)
+{
+    struct hf_pg_statement wake = {.sql = "SELECT holdfast.wake_for($1)"};
+    struct hf_pg_columns ids;
+    hf_pg_columns_begin(&ids, "u", n);
+    for (size_t i = 0; i < n; i++)
+        hf_pg_put_uuid(&ids, mine[i]->req->execution_id);
+    int r = hf_pg_bind_columns(&wake, &ids, err);
+    if (r >= 0)
+        r = hf_pg_exchange_then(s, st, 1, &wake, true, ret, fault, err);
+    hf_pg_columns_clear(&ids);
+    return r;
 }
 
 static int send_kind(struct hf_postgres *s, const struct kind *kind,
@@ -219,7 +233,8 @@ static int send_kind(struct hf_postgres *s, const struct kind *kind,
     if (durable)
         hf_failpoint(HF_FAIL_BEFORE_COMMIT);
     if (r >= 0)
-        r = hf_pg_exchange(s, &st, 1, true, ret, fault, err);
+        r = kind->makes_ready ? send_and_wake(s, &st, mine, n, ret, fault, err)
+                              : hf_pg_exchange(s, &st, 1, true, ret, fault, err);
     if (durable)
         hf_failpoint(HF_FAIL_AFTER_COMMIT);
     hf_pg_columns_clear(&columns);
@@ -241,10 +256,8 @@ static int apply_kind(struct hf_postgres *s, const struct kind *kind, struct hf_
     int r = send_kind(s, kind, mine, found, &result, &fault, err);
     if (r < 0) /* refused by the server: nothing was done, each may try for itself */
         return r != -HF_UNKNOWN && fault.sqlstate[0] ? 0 : r;
-    uint32_t done = take_done(kind, result, mine, found);
+    take_done(kind, result, mine, found);
     hf_pg_clear(&result, 1);
-    if (kind->makes_ready)
-        hf_pg_wake_idle(s, done);
     return 0;
 }
 

@@ -6,7 +6,7 @@
 -- lookup per name, in the order given: two batches never lock crosswise.
 CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
 RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -33,7 +33,7 @@ COMMENT ON FUNCTION holdfast.acquire_many IS 'Take those of many locks that are 
 
 CREATE FUNCTION holdfast.release_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_reasons text[])
 RETURNS TABLE (i bigint, released bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -61,7 +61,7 @@ COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that
 -- are the first 8, and nobody of these is among them. So the whole of what they ask is a place in the line.
 CREATE FUNCTION holdfast.wait_many(p_name text, p_lock_ids bytea[], p_ttls_ms bigint[], p_waits_ms bigint[], p_owners text[], p_notes text[], p_priorities integer[], p_processes text[], p_channels text[], p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS SETOF holdfast.answer LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     l       holdfast.lock;
@@ -126,7 +126,7 @@ COMMENT ON FUNCTION holdfast.wait_many IS 'acquire with a wait, many at once for
 -- place. The lock is looked up by a subquery of its own, or a plan might join all of the table.
 CREATE FUNCTION holdfast.enqueue_many(p_names text[], p_workflows text[], p_keys text[], p_once boolean[], p_inputs bytea[], p_ids uuid[], p_retry_ofs uuid[], p_run_ats_ms bigint[], p_priorities integer[], p_on_losts integer[], p_max_attempts integer[], p_backoffs_ms bigint[], p_concurrencies integer[])
 RETURNS TABLE (i bigint, made bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -248,7 +248,6 @@ COMMENT ON COLUMN holdfast.claimed.execution IS 'The execution, as it is now; NU
 -- lock another has, are parked. What is not so clear is left to begin_execution.
 CREATE FUNCTION holdfast.claim_free(p_seqs bigint[], p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_now timestamptz, p_here text)
 RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
 AS $$
 DECLARE
     until   timestamptz := p_now + p_ttl_ms * interval '1 millisecond';
@@ -382,6 +381,7 @@ COMMENT ON FUNCTION holdfast.claimed_before IS 'What was claimed with these toke
 
 CREATE FUNCTION holdfast.claim(p_workflows text[], p_verifies boolean, p_max integer, p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_again boolean, p_here text)
 RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now     timestamptz := holdfast.clock();
@@ -456,7 +456,7 @@ COMMENT ON FUNCTION holdfast.claim IS 'Claim at most so many of what due() would
 -- lease lives is due rarely enough to be left to extend().
 CREATE FUNCTION holdfast.extend_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_ttls_ms bigint[], p_spawned boolean[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, lease holdfast.answer) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -505,7 +505,7 @@ COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it
 -- Nobody waits for the lock, nothing is parked there, and it is not to be retried.
 CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();

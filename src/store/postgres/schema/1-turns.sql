@@ -558,3 +558,14 @@ BEGIN
     RETURN told;
 END $$;
 COMMENT ON FUNCTION holdfast.wake_idle IS 'So many executions have become ready: tell as many workers that sleep, the one that has slept longest first. Those that are gone are passed over';
+
+-- For those who do not yet know what has become of them: it is sent together with what records them.
+CREATE FUNCTION holdfast.wake_for(p_ids uuid[]) RETURNS integer LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.sleeper) THEN
+        RETURN 0;
+    END IF;
+    RETURN holdfast.wake_idle((SELECT count(*)::integer FROM holdfast.execution WHERE id = ANY (p_ids) AND state = 'PENDING' AND NOT parked));
+END $$;
+COMMENT ON FUNCTION holdfast.wake_for IS 'wake_idle, as many as are ready of these executions';
