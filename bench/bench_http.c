@@ -1,6 +1,6 @@
 /*
  * Locks over the network: ours against Redis (every write synced) and etcd's own gateway, and our
- * GET against the library's bare "hello". One client for all: 64 connections in one epoll, each
+ * GET against libmicrohttpd's bare "hello". One client for all: 64 connections in one epoll, each
  * sending its next request when the last one was answered.
  */
 #include <arpa/inet.h>
@@ -388,5 +388,5 @@ void bench_http(const struct bench_env *env)
     if (start_etcd(env))
         contest(env, "HTTP pairs/s, 64 clients, durable, vs etcd", &ours_pairs, &etcd_pairs, 10);
     if (start_hello(env))
-        contest(env, "GET status/s, 64 clients, vs library's hello", &ours_status, &hello, 0.6);
+        contest(env, "GET status/s, 64 clients, vs libmicrohttpd hello", &ours_status, &hello, 0.6);
 }

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 
-LIBRARIES = ["mhd", "h2o", "event"]
+LIBRARIES = ["mhd", "h2o", "event", "own"]
+LATER = ["mhd", "h2o", "own"]  # can answer from another thread's work
 PORT = 7481
 ROUNDS = 5
 WAITS = min(10000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100)
@@ -30,10 +31,10 @@ def rss_kib(pid):
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
-def wrk(pid, seconds=3):
+def wrk(pid, seconds=1, path=""):
     """(requests/s, server's us of processor time per request, p99)"""
     before = cpu_s(pid)
-    out = subprocess.run(["wrk", "-t1", "-c64", f"-d{seconds}", "--latency", f"http://127.0.0.1:{PORT}/"],
+    out = subprocess.run(["wrk", "-t1", "-c64", f"-d{seconds}", "--latency", f"http://127.0.0.1:{PORT}/{path}"],
                          capture_output=True, text=True, check=True).stdout
     n = int(re.search(r"(\d+) requests in", out)[1])
     return n / seconds, (cpu_s(pid) - before) / n * 1e6, re.search(r"99%\s+(\S+)", out)[1]
@@ -57,14 +58,18 @@ def hold_waits(n):
 
 def measure(build):
     speed = {library: [] for library in LIBRARIES}
+    later = {library: [] for library in LATER}
     for _ in range(ROUNDS):
         for library in LIBRARIES:
             server = start(build, library)
             speed[library].append(wrk(server.pid))
+            if library in LATER:
+                later[library].append(wrk(server.pid, path="later"))
             server.kill()
             server.wait()
     for library in LIBRARIES:
         rate, us, p99 = (sorted(column)[ROUNDS // 2] for column in zip(*speed[library]))
+        later_us = sorted(x[1] for x in later[library])[ROUNDS // 2] if library in LATER else float("nan")
         server = start(build, library)
         wrk(server.pid, 1)
         empty = rss_kib(server.pid)
@@ -72,7 +77,7 @@ def measure(build):
         time.sleep(1)
         each = (rss_kib(server.pid) - empty) / WAITS
         beside = wrk(server.pid)
-        print(f"{library:6} {rate:9.0f} requests/s  {us:5.1f} us each  p99 {p99:>8}   {each:5.2f} KiB per wait of {WAITS}, "
+        print(f"{library:6} {rate:9.0f} requests/s  {us:5.1f} us each  p99 {p99:>8}   later {later_us:5.1f} us each   {each:5.2f} KiB per wait of {WAITS}, "
               f"beside them {beside[1]:5.1f} us each", flush=True)
         for s in held:
             s.close()

@@ -25,6 +25,7 @@ static const struct {
     {"names-sqlite", bench_names_sqlite},
     {"names-file", bench_names_file},
     {"waiters", bench_waiters},
+    {"history-sqlite", bench_history_sqlite},
     {"takeover", bench_takeover},
     {"memory", bench_memory},
     {"http", bench_http},
@@ -35,6 +36,7 @@ static const struct {
     {"pg-hot", bench_pg_hot, true},
     {"pg-names", bench_pg_names, true},
     {"pg-snapshot", bench_pg_snapshot, true},
+    {"pg-history", bench_pg_history, true},
 };
 
 int bench_amount(const struct bench_env *env, int full)

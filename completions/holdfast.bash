@@ -2,7 +2,7 @@
 # bash completion for holdfast. tests/cli/test_help.py holds it against the program's own --help.
 
 _holdfast_commands='run acquire extend release status list why events guard sweep update start
-    executions show cancel retry log serve token metrics init help'
+    schedule work executions show cancel retry log serve token metrics init help'
 
 # The options of a command that are its own, then those of every command.
 _holdfast_options()
@@ -17,11 +17,13 @@ _holdfast_options()
         events) echo '--name --since -f --follow' ;;
         sweep) echo '--every --dry-run' ;;
         update) echo "$take --grace -c --command --name" ;;
-        serve) echo '--listen --require-token --tls-cert --tls-key --max-connections --log-format --log-requests' ;;
+        serve) echo '--listen --config --no-work --concurrency --grace --require-token --tls-cert --tls-key --max-connections --max-body --log-format --log-requests' ;;
         token) echo '--note --prefix --allow --expires' ;;
         init) echo '--print --bump-epoch' ;;
         start) echo '-w --wait --wait= -n --nonblock -E --conflict-exit-code --owner --note --priority' \
             '--config --key --input --detach' ;;
+        schedule) echo '--at --in --jitter --config --key --input --priority' ;;
+        work) echo '--concurrency --workflow --max --drain --grace --config --log-format' ;;
         executions) echo '--workflow --state --limit' ;;
         retry) echo '--workflow --state --dry-run' ;;
         log) echo '-f --follow' ;;
@@ -36,7 +38,7 @@ _holdfast_takes_value()
         -w|--ttl|--grace|-E|--conflict-exit-code|--owner|--note|--priority|--pid|-c|--command|\
         --timeout|--once|--once-per|--name|--fence|--reason|--prefix|--since|--every|--store|\
         --config|--key|--input|--workflow|--state|--limit|--listen|--tls-cert|--tls-key|\
-        --max-connections|--log-format|--allow|--expires) return 0 ;;
+        --at|--in|--jitter|--concurrency|--max|--max-connections|--max-body|--log-format|--allow|--expires) return 0 ;;
     esac
     return 1
 }

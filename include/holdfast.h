@@ -65,6 +65,7 @@ enum {
 #define HF_TTL_DEFAULT_MS INT64_C(60000)
 #define HF_TTL_MIN_MS INT64_C(100)
 #define HF_TTL_MAX_MS (INT64_C(366) * 24 * 3600 * 1000)
+#define HF_KEEP_DEFAULT_MS (INT64_C(90) * 24 * 3600 * 1000)
 #define HF_FOREVER INT64_C(-1) /* as a wait: until granted */
 
 /* ---- codes ---------------------------------------------------------------------------------- */
@@ -423,16 +424,24 @@ HF_API int hf_claim(struct hf *hf, const struct hf_claim_options *opts, size_t m
                     struct hf_claimed *ret, size_t *ret_n, struct hf_error *err);
 
 /*
+ * Those that hf_claim() would try to take now, in its order, without the first `skip`; nothing is
+ * taken. For a program that claims for many by hf_apply().
+ */
+HF_API int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t skip, size_t max,
+                  struct hf_execution *ret, size_t *ret_n, struct hf_error *err);
+
+/*
  * A worker that finds nothing to claim sleeps until there is something:
  *
  *     hf_idle_open(hf, &idle, &err)
  *     hf_claim() claimed nothing:
- *         hf_idle_begin(idle, &next, &err)    from now on the store may wake us; then claim once more
+ *         hf_idle_begin(idle, &opts, &next, &err)   from now on the store may wake us; claim once more
  *         poll hf_idle_fd(idle) until it is readable or the wall clock reaches `next`
- *         hf_idle_end(idle)                   whom nobody need wake; then claim
+ *         hf_idle_end(idle)                         whom nobody need wake; then claim
  *
- * Of those that sleep one is woken for each execution that becomes ready. -HF_UNSUPPORTED from open:
- * the engine can't wake; claim every few seconds, with jitter.
+ * For each execution that becomes ready one sleeper is woken that would claim one of its workflow; the
+ * same where one of a workflow with a limit ends, and so leaves room for another. -HF_UNSUPPORTED from
+ * open: the engine can't wake; claim every few seconds, with jitter.
  */
 struct hf_idle;
 
@@ -440,11 +449,24 @@ HF_API int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *er
 HF_API void hf_idle_close(struct hf_idle *idle); /* before the handle */
 HF_API int hf_idle_fd(const struct hf_idle *idle);
 
-/* *ret_next_ms: when, since 1970, the next one that is known falls due; 0: none is known. */
-HF_API int hf_idle_begin(struct hf_idle *idle, int64_t *ret_next_ms, struct hf_error *err);
+/*
+ * `opts`: what hf_claim() is given; NULL: anything. *ret_next_ms: when, since 1970, the next one that
+ * is known falls due; 0: none is known.
+ */
+HF_API int hf_idle_begin(struct hf_idle *idle, const struct hf_claim_options *opts,
+                         int64_t *ret_next_ms, struct hf_error *err);
 
 /* It is awake, for whatever reason: the next wake-up is for another one. */
 HF_API void hf_idle_end(struct hf_idle *idle);
+
+/*
+ * Descriptors, for the caller to close, that become readable when processes end that run executions
+ * on this machine; not those of the caller. Then, and where *ret_dead says that some have ended
+ * already, hf_sweep() gives what they ran to others, and this is to be asked again: more have come
+ * meanwhile. A hint: who sweeps every few seconds finds everything.
+ */
+HF_API int hf_runners_watch(struct hf *hf, int *ret_fds, size_t max, size_t *ret_n, bool *ret_dead,
+                            struct hf_error *err);
 
 /*
  * The command is about to be started: on disk before this returns, and the lease is renewed. Where
@@ -607,6 +629,10 @@ typedef int (*hf_status_fn)(void *arg, const struct hf_status *status);
 HF_API int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_status_fn fn,
                    void *arg, struct hf_error *err);
 
+/* The same from behind the name `after`, where the last page ended. */
+HF_API int hf_list_after(struct hf *hf, enum hf_list_filter filter, const char *prefix,
+                         const char *after, hf_status_fn fn, void *arg, struct hf_error *err);
+
 typedef int (*hf_event_fn)(void *arg, const struct hf_event *event);
 
 struct hf_event_query {
@@ -631,12 +657,32 @@ HF_API int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event
 HF_API int hf_sweep(struct hf *hf, bool dry_run, hf_status_fn fn, void *arg, int64_t *ret_freed,
                     struct hf_error *err);
 
+/* How long executions of `workflow` are kept once they have ended. */
+struct hf_retention {
+    const char *workflow;
+    int64_t keep_ms;    /* 0: HF_KEEP_DEFAULT_MS */
+    int64_t keep_count; /* of the newest, only so many; 0: any number */
+};
+
+/*
+ * Remove executions that ended longer ago than they are kept, and with each its key. The `rules` (n may
+ * be 0) are noted in the store before that: all who prune go by what was noted last, and keep for
+ * HF_KEEP_DEFAULT_MS what has no rule. It is done in small steps, for about `within_ms` (0: only note
+ * the rules; HF_FOREVER: until it is done); the next call goes on from there. Always kept: what has not
+ * ended, and of each workflow the newest that its schedule has started. Nothing is done where the store
+ * keeps no executions, or is a service, which does it by itself. `ret_removed` may be NULL.
+ */
+HF_API int hf_prune(struct hf *hf, const struct hf_retention *rules, size_t n, int64_t within_ms,
+                    int64_t *ret_removed, struct hf_error *err);
+
 /* Totals since the store was made. */
 struct hf_totals {
     int64_t acquire_granted, acquire_held, release_done, release_lost;
     int64_t takeover_expired, takeover_holder_died, takeover_rebooted;
     int64_t forced, lost;
     int64_t locks_held, locks_stale, locks_free, waiters;
+    int64_t executions_pending, executions_running; /* now */
+    int64_t acquire_raced, acquire_error; /* seen by the service that was asked, since it started */
 };
 HF_API int hf_totals_of(struct hf *hf, struct hf_totals *ret, struct hf_error *err);
 
@@ -759,10 +805,23 @@ struct hf_answer {
 HF_API int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n,
                     struct hf_answer *answers, struct hf_error *err);
 
+/* What a refusal says, in the words of the other functions: the answer's code, and `err` filled. */
+HF_API int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
+                      struct hf_error *err);
+
+/* Is it a request that hf_apply() takes, whatever the store then answers? Else -HF_INVALID, ... */
+HF_API int hf_check_request(const struct hf_request *request, struct hf_error *err);
+
 /* ---- small tools ---------------------------------------------------------------------------- */
 
 /* A new random token. */
 HF_API void hf_token(char ret[HF_UUID_LEN + 1]);
+
+/*
+ * What the execution is to be called that repeats `id`: always the same, so that hf_enqueue() with this
+ * as its id and `id` as retry_of repeats it once, whoever else does the same.
+ */
+HF_API void hf_retry_id(const char *id, char ret[HF_UUID_LEN + 1]);
 
 /* "30s", "5m", "500ms", a bare number is seconds. */
 HF_API int hf_parse_duration(const char *text, int64_t *ret_ms, struct hf_error *err);

@@ -178,8 +178,19 @@ def on_postgres(request):
     server.drop_database(database)
 
 
+def on_http(request):
+    """A service of its own on a sqlite store."""
+    tmp_path = request.getfixturevalue("tmp_path")
+    holdfast = Holdfast(f"sqlite:{tmp_path}/store.db", tmp_path)
+    served = holdfast.start("serve", "--listen", f"unix:{tmp_path}/socket", stderr=subprocess.DEVNULL)
+    poll(lambda: served.poll() is not None or os.path.exists(f"{tmp_path}/socket"))
+    yield f"http://localhost?socket={tmp_path}/socket"
+    holdfast.close()
+
+
 FILE_STORES = {"sqlite": "sqlite:{}/store.db", "file": "file:{}/locks"}
 STORES = {**FILE_STORES, "postgres": on_postgres}
+ON_DEMAND = {"http": on_http}  # only where a test's marker names it
 
 
 in_files = pytest.mark.stores(*FILE_STORES)
@@ -200,7 +211,7 @@ def store_url(request, tmp_path):
     if request.param in FILE_STORES:
         yield FILE_STORES[request.param].format(tmp_path)
     else:
-        yield from STORES[request.param](request)
+        yield from {**STORES, **ON_DEMAND}[request.param](request)
 
 
 @pytest.fixture

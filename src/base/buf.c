@@ -21,7 +21,7 @@ static bool reserve(struct hf_buf *b, size_t n)
     size_t need = b->len + n + 1;
     if (need <= b->size)
         return true;
-    size_t size = b->size ? b->size * 2 : 256;
+    size_t size = b->size ? b->size * 2 : 512;
     if (size < need)
         size = need;
     char *data = realloc(b->data, size);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sha2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -22,14 +23,12 @@ void hf_random(void *buf, size_t n)
 
 static char hex_digit(unsigned value) { return "0123456789abcdef"[value & 15]; }
 
-void hf_token(char ret[HF_UUID_LEN + 1])
+static void format_uuid(uint8_t raw[16], unsigned version, char ret[HF_UUID_LEN + 1])
 {
-    uint8_t raw[16];
-    hf_random(raw, sizeof raw);
-    raw[6] = (uint8_t)((raw[6] & 0x0f) | 0x40); /* version 4, variant 1 */
-    raw[8] = (uint8_t)((raw[8] & 0x3f) | 0x80);
+    raw[6] = (uint8_t)((raw[6] & 0x0f) | version << 4);
+    raw[8] = (uint8_t)((raw[8] & 0x3f) | 0x80); /* variant 1 */
     char *out = ret;
-    for (size_t i = 0; i < sizeof raw; i++) {
+    for (size_t i = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             *out++ = '-';
         *out++ = hex_digit(raw[i] >> 4);
@@ -38,12 +37,28 @@ void hf_token(char ret[HF_UUID_LEN + 1])
     *out = '\0';
 }
 
+void hf_token(char ret[HF_UUID_LEN + 1])
+{
+    uint8_t raw[16];
+    hf_random(raw, sizeof raw);
+    format_uuid(raw, 4, ret);
+}
+
 void hf_sha256(const void *bytes, size_t n, uint8_t ret[HF_SHA256_LEN])
 {
     SHA2_CTX ctx;
     SHA256Init(&ctx);
     SHA256Update(&ctx, bytes, n);
     SHA256Final(ret, &ctx);
+}
+
+void hf_retry_id(const char *id, char ret[HF_UUID_LEN + 1])
+{
+    char text[HF_UUID_LEN + 16];
+    uint8_t digest[HF_SHA256_LEN];
+    int n = snprintf(text, sizeof text, "retry of %s", id);
+    hf_sha256(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1, digest);
+    format_uuid(digest, 8, ret); /* one that is made of something */
 }
 
 struct hf_lock_id hf_lock_id_of(const char *token)

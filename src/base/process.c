@@ -132,7 +132,7 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
  * Since Linux 6.9 a pidfd has an inode that no other process of this boot ever has. Who was once
  * found to have the right start time is known by that from then on, for a quarter of the price.
  */
-enum { KNOWN_MAX = 8 };
+enum { KNOWN_MAX = 64 };
 static _Thread_local struct {
     struct hf_process process;
     uint64_t inode;

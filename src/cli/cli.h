@@ -55,7 +55,15 @@ enum {
     CLI_LOG = 1 << 19,
     CLI_SERVE = 1 << 20,
     CLI_TOKEN = 1 << 21,
-    CLI_ALL = (1 << 22) - 1
+    CLI_WORK = 1 << 22,
+    CLI_SCHEDULE = 1 << 23,
+    CLI_ALL = (1 << 24) - 1
+};
+
+/* An option that may be given again and again. */
+struct cli_names {
+    const char *of[64];
+    size_t n;
 };
 
 enum cli_period { CLI_PERIOD_NONE, CLI_PERIOD_HOUR, CLI_PERIOD_DAY };
@@ -97,11 +105,20 @@ struct cli_options {
     const char *workflow;
     int64_t state; /* enum hf_execution_state; -1: not given */
     int64_t limit; /* 0: all */
+    /* work, schedule */
+    struct cli_names workflows;
+    int64_t concurrency, max; /* 0: not given */
+    int64_t stop_grace_ms;
+    bool no_work;
+    bool drain;
+    int64_t at_ms; /* since 1970; -1: not given */
+    int64_t in_ms; /* -1: not given */
+    int64_t jitter_ms;
     /* serve, token */
     const char *listen, *tls_cert, *tls_key;
     bool require_token, log_requests;
     int64_t log_json; /* as --log-format says */
-    int64_t max_connections;
+    int64_t max_connections, max_body;
     const char *allow;
     int64_t expires_ms; /* 0: never */
 };
@@ -121,8 +138,8 @@ struct cli_command {
     const char *summary;
     const char *details;            /* for help: a paragraph, or NULL */
     int min_operands, max_operands; /* max -1: any number */
-    bool wraps_command; /* options end at the first operand; what follows is COMMAND's */
-    int64_t default_wait_ms;
+    bool wraps_command;      /* options end at the first operand; what follows is COMMAND's */
+    int64_t default_wait_ms; /* or CLI_WAIT_UNSAID: it depends */
     int (*run)(struct cli *cli, int argc, char **argv);
 };
 
@@ -140,6 +157,8 @@ enum cli_option_type {
     CLI_INT,      /* int64_t within min and max */
     CLI_TEXT,     /* const char *, at most `max` bytes */
     CLI_NAME,     /* const char *, a valid name */
+    CLI_NAMES,    /* struct cli_names: one more */
+    CLI_TIME,     /* int64_t in ms since 1970 */
     CLI_STAGE,    /* int64_t: enum hf_execution_state */
     CLI_PERIOD,   /* enum cli_period */
     CLI_FORMAT    /* bool as int64_t: text or json */
@@ -212,6 +231,7 @@ void cli_say(enum cli_style style, const char *format, ...) __attribute__((forma
 
 /* Print a JSON object and a newline, and clear it. 0, or the exit code after complaining. */
 int cli_put_json(struct hf_buf *json);
+enum { CLI_WAIT_UNSAID = -2 };   /* as a wait: neither --wait nor --nonblock was given */
 enum { CLI_JSON_MAX = 1 << 16 }; /* the cap of one object */
 
 /*
@@ -260,6 +280,7 @@ int cli_put_execution(const struct hf_execution *execution);
 typedef int cli_command_fn(struct cli *cli, int argc, char **argv);
 cli_command_fn cmd_run, cmd_acquire, cmd_extend, cmd_release, cmd_status, cmd_list, cmd_why,
     cmd_events, cmd_guard, cmd_sweep, cmd_update, cmd_metrics, cmd_init, cmd_help, cmd_start,
-    cmd_executions, cmd_show, cmd_cancel, cmd_retry, cmd_log, cmd_serve, cmd_token;
+    cmd_executions, cmd_show, cmd_cancel, cmd_retry, cmd_log, cmd_serve, cmd_token, cmd_work,
+    cmd_schedule;
 
 #endif

@@ -26,15 +26,20 @@ static int say_swept(void *arg, const struct hf_status *status)
 static int sweep_once(struct cli *cli, struct hf *hf)
 {
     const struct cli_options *opts = &cli->opts;
-    int64_t freed;
+    int64_t freed, removed = 0;
     struct hf_error err;
     if (hf_sweep(hf, opts->dry_run, say_swept, cli, &freed, &err) < 0)
         return cli_fail(cli, &err);
+    if (!opts->dry_run && hf_prune(hf, NULL, 0, HF_FOREVER, &removed, &err) < 0)
+        return cli_fail(cli, &err);
     if (opts->json)
-        printf("{\"freed\":%lld,\"dryRun\":%s}\n", (long long)freed,
-               opts->dry_run ? "true" : "false");
+        printf("{\"freed\":%lld,\"removed\":%lld,\"dryRun\":%s}\n", (long long)freed,
+               (long long)removed, opts->dry_run ? "true" : "false");
     else if (!opts->quiet && (freed || !opts->every_ms))
         cli_say(CLI_PLAIN, "%s %lld", opts->dry_run ? "would free" : "freed", (long long)freed);
+    if (!opts->json && !opts->quiet && removed)
+        cli_say(CLI_PLAIN, "removed %lld executions that need not be kept any longer",
+                (long long)removed);
     return cli_flush();
 }
 

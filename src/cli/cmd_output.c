@@ -7,36 +7,6 @@
 
 enum { FOLLOW_POLL_MS = 200, WHOLE_MAX = 7 * HF_INPUT_MAX };
 
-/* ---- bytes as JSON -------------------------------------------------------------------------- */
-
-static void write_base64(struct hf_buf *out, const unsigned char *bytes, size_t n)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        unsigned word = (unsigned)bytes[i] << 16 | (i + 1 < n ? (unsigned)bytes[i + 1] << 8 : 0) |
-                        (i + 2 < n ? bytes[i + 2] : 0);
-        hf_buf_putc(out, digits[word >> 18]);
-        hf_buf_putc(out, digits[word >> 12 & 63]);
-        hf_buf_putc(out, i + 1 < n ? digits[word >> 6 & 63] : '=');
-        hf_buf_putc(out, i + 2 < n ? digits[word & 63] : '=');
-    }
-}
-
-/* "NAME":"...","NAMEEncoding":"utf-8" */
-static void write_bytes(struct hf_buf *out, const char *name, const char *bytes, size_t n)
-{
-    bool is_text = n == 0 || hf_is_utf8(bytes, n);
-    hf_buf_printf(out, "\"%s\":", name);
-    if (is_text)
-        hf_wire_string(out, n ? bytes : "", n);
-    else {
-        hf_buf_putc(out, '"');
-        write_base64(out, (const unsigned char *)bytes, n);
-        hf_buf_putc(out, '"');
-    }
-    hf_buf_printf(out, ",\"%sEncoding\":\"%s\"", name, is_text ? "utf-8" : "base64");
-}
-
 /* ---- what is kept --------------------------------------------------------------------------- */
 
 /* The output in its two parts; where nothing is missing between them they are one. */
@@ -89,14 +59,12 @@ int cli_put_whole_execution(struct cli *cli, struct hf *hf, const struct hf_exec
         code = cli_fail(cli, &err);
     else {
         hf_wire_execution(&json, x);
-        if (!json.failed)
-            json.data[--json.len] = '\0'; /* its closing brace */
+        hf_wire_reopen(&json, NULL);
+        hf_wire_bytes(&json, "input", input.data, input.len);
         hf_buf_putc(&json, ',');
-        write_bytes(&json, "input", input.data, input.len);
-        hf_buf_putc(&json, ',');
-        write_bytes(&json, "output", output.head.data, output.head.len);
+        hf_wire_bytes(&json, "output", output.head.data, output.head.len);
         hf_buf_printf(&json, ",\"outputSkipped\":%lld,", (long long)output.skipped);
-        write_bytes(&json, "outputTail", output.tail.data, output.tail.len);
+        hf_wire_bytes(&json, "outputTail", output.tail.data, output.tail.len);
         hf_buf_putc(&json, '}');
         code = cli_put_json(&json);
     }
@@ -118,7 +86,7 @@ static int put_chunk(const struct printing *p, const char *bytes, size_t n, int6
 {
     struct hf_buf json = HF_BUF(WHOLE_MAX);
     hf_buf_printf(&json, "{\"id\":\"%s\",\"skipped\":%lld,", p->id, (long long)skipped);
-    write_bytes(&json, "output", bytes, n);
+    hf_wire_bytes(&json, "output", bytes, n);
     hf_buf_putc(&json, '}');
     return cli_put_json(&json);
 }

@@ -17,12 +17,17 @@ int cmd_serve(struct cli *cli, int argc, char **argv)
         return cli_usage(cli, "--tls-cert and --tls-key go together");
     struct serve_options opts = {.store_url = o->store_url,
                                  .listen = o->listen,
+                                 .config_path = o->config_path,
                                  .tls_cert = o->tls_cert,
                                  .tls_key = o->tls_key,
                                  .require_token = o->require_token,
+                                 .no_work = o->no_work,
+                                 .concurrency = o->concurrency,
+                                 .grace_ms = o->stop_grace_ms,
                                  .log_json = o->log_json,
                                  .log_requests = o->log_requests,
-                                 .max_connections = o->max_connections};
+                                 .max_connections = o->max_connections,
+                                 .max_body = o->max_body};
     return serve(&opts, &err) < 0 ? cli_fail(cli, &err) : 0;
 }
 
@@ -43,18 +48,20 @@ enum { N_TOKEN_FIELDS = sizeof token_fields / sizeof *token_fields };
 /* "a,b" becomes "a b"; an unknown verb is refused. */
 static int check_verbs(const char *text, char ret[HF_VERBS_MAX + 1], struct hf_error *err)
 {
-    static const char *const known[] = {"locks:read",  "locks:write",  "locks:force",
-                                        "events:read", "metrics:read", NULL};
+#define X(name, text) text,
+    static const char *const known[] = {VERB_MAP(X) NULL};
+#undef X
+#define X(name, text) ", " text
+    static const char list[] = VERB_MAP(X);
+#undef X
     snprintf(ret, HF_VERBS_MAX + 1, "%s", text);
     for (char *at = ret; *at;) {
         size_t n = strcspn(at, ", "), i = 0;
         while (known[i] && (strlen(known[i]) != n || strncmp(known[i], at, n) != 0))
             i++;
         if (!known[i])
-            return hf_fail(err, HF_INVALID,
-                           "'%.*s' is no verb; known are locks:read, locks:write, locks:force, "
-                           "events:read, metrics:read",
-                           (int)n, at);
+            return hf_fail(err, HF_INVALID, "'%.*s' is no verb; known are %s", (int)n, at,
+                           list + 2);
         at += n;
         if (*at)
             *at++ = ' ';

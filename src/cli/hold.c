@@ -1,10 +1,8 @@
 #include "hold.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "announce.h"
@@ -12,13 +10,7 @@
 #include "failpoint.h"
 #include "text.h"
 
-enum {
-    EXIT_TIMEOUT = 124,
-    EXIT_NOT_EXECUTABLE = 126,
-    EXIT_NOT_FOUND = 127,
-    EXIT_SIGNAL = 128, /* plus its number */
-    FAREWELL_S = 2     /* how long a store that hangs may keep one whose lease is lost */
-};
+enum { FAREWELL_S = 2 }; /* how long a store that hangs may keep one whose lease is lost */
 
 /* Everything about one holding while it lasts. */
 struct holding {
@@ -51,7 +43,7 @@ static int cancelled(struct holding *h, int signal_number, const struct hf_lease
 {
     if (held)
         hf_release(h->hf, held, NULL);
-    return EXIT_SIGNAL + signal_number;
+    return HF_EXIT_SIGNAL + signal_number;
 }
 
 int cli_execution_code(const struct hf_execution *x)
@@ -68,7 +60,24 @@ static int begin(struct holding *h, struct hf_lease *lease, struct hf_error *err
 {
     struct hf_begin_options options = *h->hold->begins;
     hf_run_bind(h->run, options.bound, &options.n_bound, &options.cancel_fd);
+    if (!h->hold->cancels)
+        return hf_begin(h->hf, &options, lease, h->hold->execution, err);
+    int64_t wait_ms = options.wait_ms;
+    options.wait_ms = 0;
+    int r = hf_begin(h->hf, &options, lease, h->hold->execution, err);
+    if (r != -HF_HELD)
+        return r;
+    if (err->has_holder && err->holder.execution_id[0])
+        hf_cancel(h->hf, err->holder.execution_id, NULL, NULL);
+    options.wait_ms = wait_ms;
     return hf_begin(h->hf, &options, lease, h->hold->execution, err);
+}
+
+int cli_skipped(const struct cli *cli, const struct hf_error *err)
+{
+    if (!cli->opts.quiet)
+        cli_complain("%s; skipped, nothing was run", err->message);
+    return 0;
 }
 
 static int acquire(struct holding *h, struct hf_lease *lease, struct hf_error *err)
@@ -111,7 +120,9 @@ static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
         if (!h->cli->opts.quiet)
             cli_complain("%s; nothing was run", err.message);
         *ret_code = 0;
-    } else if (r < 0)
+    } else if (r == -HF_HELD && h->hold->skips)
+        *ret_code = cli_skipped(h->cli, &err);
+    else if (r < 0)
         *ret_code = cli_fail(h->cli, &err);
     if (r < 0 || signal_number)
         return false;
@@ -121,27 +132,23 @@ static bool take(struct holding *h, struct hf_lease *lease, int *ret_code)
 
 /* ---- how it ended --------------------------------------------------------------------------- */
 
-static int not_run(const struct holding *h)
+static void say_not_run(const struct holding *h)
 {
-    int why = h->end.not_run;
-    cli_complain("can't run %s: %s", h->hold->command.argv[0], strerror(why));
-    return why == ENOENT || why == ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
+    cli_complain("can't run %s: %s", h->hold->command.argv[0], strerror(h->end.not_run));
 }
 
-static int timed_out(const struct holding *h)
+static void say_timed_out(const struct holding *h)
 {
     char span[HF_SPAN_MAX];
     hf_format_span(h->cli->opts.timeout_ms, span);
     if (!h->cli->opts.quiet)
         cli_complain("%s: the command was ended because it took longer than %s", h->hold->name,
                      span);
-    return EXIT_TIMEOUT;
 }
 
-static int unguarded(const struct holding *h)
+static void say_unguarded(const struct holding *h)
 {
     cli_complain("%s: the guardian process was killed, so the command was ended", h->hold->name);
-    return hf_code_exit(HF_LOST);
 }
 
 static void say_cancelled(const struct holding *h)
@@ -151,30 +158,31 @@ static void say_cancelled(const struct holding *h)
                      h->hold->name, h->run->lease.execution_id);
 }
 
-/* The exit code of the command's own end. */
-static int command_code(const struct holding *h)
+static void say_left_behind(const struct holding *h)
 {
-    int status = h->end.status;
     uint32_t n = h->end.left_behind;
     if (n && !h->cli->opts.quiet)
         cli_complain("%s: the command left %u process%s behind; ended %s", h->hold->name, n,
                      n == 1 ? "" : "es", n == 1 ? "it" : "them");
-    return WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 static int exit_code(const struct holding *h)
 {
-    if (h->end.not_run)
-        return not_run(h);
-    if (h->run->aborted)
+    bool is_run = !h->end.not_run;
+    if (is_run && h->run->aborted)
         return *h->hold->tap_failed;
-    if (h->end.why == HF_ENDING_TIMEOUT)
-        return timed_out(h);
-    if (h->end.why == HF_ENDING_UNGUARDED)
-        return unguarded(h);
-    if (h->end.why == HF_ENDING_CANCELLED)
-        say_cancelled(h);
-    return command_code(h);
+    if (!is_run)
+        say_not_run(h);
+    else if (h->end.why == HF_ENDING_TIMEOUT)
+        say_timed_out(h);
+    else if (h->end.why == HF_ENDING_UNGUARDED)
+        say_unguarded(h);
+    else {
+        if (h->end.why == HF_ENDING_CANCELLED)
+            say_cancelled(h);
+        say_left_behind(h);
+    }
+    return hf_end_code(&h->end);
 }
 
 /* ---- the lease was lost --------------------------------------------------------------------- */
@@ -248,20 +256,6 @@ static int lost(struct holding *h)
 
 /* ---- giving it back ------------------------------------------------------------------------- */
 
-static const char *reason_of(const struct holding *h)
-{
-    static const char *const reasons[] = {
-        [HF_ENDING_TIMEOUT] = "timeout",
-        [HF_ENDING_LOST] = "lost",
-        [HF_ENDING_UNGUARDED] = "guardian killed",
-        [HF_ENDING_CANCELLED] = "cancelled",
-    };
-    const char *reason = h->end.why <= HF_ENDING_CANCELLED ? reasons[h->end.why] : NULL;
-    if (h->never_started && !reason)
-        return "could not be started";
-    return h->end.not_run ? "could not be run" : reason ? reason : "";
-}
-
 /* A command that ran to its end under a lease that was not ours any more must not look well. */
 static int release_failed(struct holding *h, int code, const struct hf_error *err)
 {
@@ -278,20 +272,6 @@ static int release_failed(struct holding *h, int code, const struct hf_error *er
     return code == 0 && recorded ? hf_code_exit(err->code) : code;
 }
 
-/* How an execution ended: the command's own exit code, or why it has none. */
-static struct hf_result result_of(struct holding *h, int code)
-{
-    struct hf_result result = HF_RESULT_INIT;
-    if (h->hold->capture)
-        result = *hf_capture_copy(h->hold->capture);
-    bool aborted = h->end.why == HF_ENDING_CANCELLED || h->never_started;
-    result.state = aborted ? HF_ABORTED : code == 0 ? HF_SUCCESS : HF_FAILED;
-    result.has_exit_code = !h->never_started;
-    result.exit_code = code;
-    result.reason = reason_of(h);
-    return result;
-}
-
 static int give_back(struct holding *h, int code)
 {
     struct hf_error err;
@@ -299,7 +279,7 @@ static int give_back(struct holding *h, int code)
     hf_run_stop_keeping(h->run);
     hf_failpoint(HF_FAIL_ENDED);
     if (h->hold->once_key || h->hold->begins) {
-        struct hf_result result = result_of(h, code);
+        struct hf_result result = hf_end_result(&h->end, h->never_started, code, h->hold->capture);
         r = hf_finish(h->hf, &h->run->lease, &result, &err);
     } else
         r = hf_release(h->hf, &h->run->lease, &err);
@@ -348,8 +328,7 @@ static int run_held(struct holding *h, const struct hf_lease *lease)
     if (r < 0)
         return not_started(h, r, &err);
     hf_run_wait(run, &h->end);
-    bool is_lost = h->end.why == HF_ENDING_DEADLINE || h->end.why == HF_ENDING_LOST;
-    if (is_lost && !run->aborted)
+    if (hf_end_is_lost(&h->end) && !run->aborted)
         return lost(h);
     code = exit_code(h);
     if (code == 0 && h->hold->commit) {
@@ -398,7 +377,7 @@ int cli_hold(struct cli *cli, const struct cli_hold *hold)
     struct holding h = {.cli = cli, .hold = hold, .run = &run};
     int code = hf_run_prepare(&run, &command, &err) < 0 ? cli_fail(cli, &err) : hold_prepared(&h);
     hf_run_clear(&run);
-    if (code == EXIT_SIGNAL + SIGINT)
+    if (code == HF_EXIT_SIGNAL + SIGINT)
         die_of_interrupt(&h);
     return code;
 }

@@ -13,6 +13,8 @@ struct cli_hold {
     const struct hf_begin_options *begins;
     struct hf_execution *execution;
     struct hf_capture *capture;
+    bool skips;                  /* nothing is run, and all is well, where another one runs */
+    bool cancels;                /* who runs is asked to stop, before it is waited for */
     struct hf_tap taps[HF_TAPS]; /* as in struct hf_run */
     /*
      * Called when the lease is held, before the command is started; and when it has succeeded and
@@ -29,6 +31,9 @@ int cli_hold(struct cli *cli, const struct cli_hold *hold);
 
 /* The exit code that tells of an execution which others have begun. */
 int cli_execution_code(const struct hf_execution *execution);
+
+/* Nothing is done since another one runs, as it was asked for. */
+int cli_skipped(const struct cli *cli, const struct hf_error *err);
 
 /* The command's words: what follows the first operand, or those of $SHELL -c STRING in `shell`. */
 char *const *cli_command_words(const struct cli *cli, int argc, char **argv, char *shell[4]);

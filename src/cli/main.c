@@ -75,8 +75,10 @@ const struct cli_command cli_commands[] = {
     {.name = "sweep",
      .bit = CLI_SWEEP,
      .synopsis = "[--every D] [--dry-run]",
-     .summary = "Free expired leases and those of dead holders",
-     .details = "Never needed for correctness: acquiring takes over what is stale by itself.",
+     .summary = "Free expired leases and those of dead holders; remove old executions",
+     .details =
+         "Never needed for correctness: acquiring takes over what is stale by itself. Executions\n"
+         "are kept as long as `keep` and `keep-count` of their workflow say, else for 90 days.",
      .run = cmd_sweep},
     {.name = "update",
      .bit = CLI_UPDATE,
@@ -98,9 +100,29 @@ const struct cli_command cli_commands[] = {
          "Only one execution of WORKFLOW runs at a time. What it prints is passed on and kept;\n"
          "the exit code is the command's. With a key that has been used, nothing is run and\n"
          "the exit code is that of the execution that has it.",
+     .default_wait_ms = CLI_WAIT_UNSAID,
      .min_operands = 1,
      .max_operands = 1,
      .run = cmd_start},
+    {.name = "schedule",
+     .bit = CLI_SCHEDULE,
+     .synopsis =
+         "WORKFLOW (--at TIME|--in D) [--key K] [--input FILE|-] [--priority N] [--jitter D]",
+     .summary = "Record an execution for later; workers run it when it is due",
+     .details = "It is on disk when this returns, and its id is printed. With a key that has been\n"
+                "used, nothing is recorded and the id is that of the execution that has it.",
+     .min_operands = 1,
+     .max_operands = 1,
+     .run = cmd_schedule},
+    {.name = "work",
+     .bit = CLI_WORK,
+     .synopsis = "[--concurrency N] [--workflow W...] [--max N] [--drain]",
+     .summary = "Claim executions that are due and run them, until SIGTERM",
+     .details =
+         "Any number of workers on any number of hosts. SIGTERM or SIGINT: claim nothing more,\n"
+         "let commands finish within the grace, exit 0; again: end them at once. SIGHUP: read\n"
+         "the workflows again. A line on stderr for each execution that is started or ends.",
+     .run = cmd_work},
     {.name = "executions",
      .bit = CLI_EXECUTIONS,
      .synopsis = "[--workflow W] [--state S] [--limit N]",
@@ -126,7 +148,10 @@ const struct cli_command cli_commands[] = {
      .bit = CLI_RETRY,
      .synopsis = "ID\n--state S --workflow W [--dry-run]",
      .summary = "Queue a new execution with the input of one that has ended",
-     .details = "The second form: of every one in that state which was not retried yet.",
+     .details = "The second form: of every one in that state which was not retried yet; says first "
+                "how many.\n"
+                "Each is repeated once, also where several do this at once. It is queued whatever "
+                "else runs.",
      .max_operands = 1,
      .run = cmd_retry},
     {.name = "log",
@@ -141,8 +166,10 @@ const struct cli_command cli_commands[] = {
      .synopsis = "[options]",
      .summary = "Serve the store over HTTP",
      .details =
-         "Locks for any language: see /openapi.json, /metrics, /healthz, /readyz. At loopback\n"
-         "by default. SIGTERM: finish what is in flight, exit 0; SIGHUP: read tokens again.",
+         "Locks for any language, and webhooks that start workflows: see /openapi.json, /metrics,\n"
+         "/healthz, /readyz. At loopback by default. What it records is run, too, by a\n"
+         "process like holdfast work. SIGTERM: finish what is in flight, let commands end,\n"
+         "exit 0; SIGHUP: read the workflows and tokens again.",
      .run = cmd_serve},
     {.name = "token",
      .bit = CLI_TOKEN,
@@ -209,7 +236,9 @@ static int dispatch(struct cli *cli, int argc, char **argv)
         cli_help_command(stdout, cli->command);
         return 0;
     }
-    if (!cli->command->wraps_command && cli->command->bit != CLI_START) /* it would be inherited */
+    bool starts_commands =
+        cli->command->wraps_command || cli->command->bit & (CLI_START | CLI_WORK);
+    if (!starts_commands) /* they would inherit it */
         signal(SIGPIPE, SIG_IGN);
     return cli->command->run(cli, n_operands, argv);
 }

@@ -16,7 +16,12 @@
 #define WRAPS (CLI_RUN | CLI_UPDATE)
 #define AT(member) offsetof(struct cli_options, member)
 
-enum { GRACE_DEFAULT_MS = 10000, PRIORITY_MAX = 1000000 };
+enum {
+    GRACE_DEFAULT_MS = 10000,
+    STOP_GRACE_DEFAULT_MS = 30000,
+    PRIORITY_MAX = 1000000,
+    CONCURRENCY_MAX = 10000
+};
 #define EVER INT64_MAX
 
 const struct cli_option cli_option_table[] = {
@@ -32,7 +37,7 @@ const struct cli_option cli_option_table[] = {
     {0, "owner", "T", WAITS, CLI_TEXT, AT(owner), 1, HF_OWNER_MAX,
      "who holds it, for people (HOST/PID)"},
     {0, "note", "T", WAITS | CLI_TOKEN, CLI_TEXT, AT(note), 0, HF_NOTE_MAX, "what for, for people"},
-    {0, "priority", "N", WAITS, CLI_INT, AT(priority), -PRIORITY_MAX, PRIORITY_MAX,
+    {0, "priority", "N", WAITS | CLI_SCHEDULE, CLI_INT, AT(priority), -PRIORITY_MAX, PRIORITY_MAX,
      "among those who wait the highest goes first (0)"},
     {0, "pid", "PID", CLI_ACQUIRE, CLI_INT, AT(pid), 1, INT32_MAX,
      "the lease ends when this local process does"},
@@ -65,14 +70,28 @@ const struct cli_option cli_option_table[] = {
      "sweep again every D until SIGTERM or SIGINT"},
     {0, "dry-run", NULL, CLI_SWEEP | CLI_RETRY, CLI_FLAG, AT(dry_run), 0, 0,
      "only say what would be freed, or repeated"},
-    {0, "config", "FILE", CLI_START, CLI_TEXT, AT(config_path), 1, INT_MAX,
+    {0, "config", "FILE", CLI_START | CLI_SCHEDULE | CLI_WORK | CLI_SERVE, CLI_TEXT,
+     AT(config_path), 1, INT_MAX,
      "the workflows ($HOLDFAST_CONFIG, else /etc/holdfast/holdfast.yaml)"},
-    {0, "key", "K", CLI_START, CLI_TEXT, AT(key), 1, HF_KEY_MAX,
+    {0, "key", "K", CLI_START | CLI_SCHEDULE, CLI_TEXT, AT(key), 1, HF_KEY_MAX,
      "idempotency: at most one execution of WORKFLOW with this key"},
-    {0, "input", "FILE|-", CLI_START, CLI_TEXT, AT(input_path), 1, INT_MAX,
+    {0, "input", "FILE|-", CLI_START | CLI_SCHEDULE, CLI_TEXT, AT(input_path), 1, INT_MAX,
      "what the command reads on its stdin; -: what we read on ours"},
     {0, "detach", NULL, CLI_START, CLI_FLAG, AT(detach), 0, 0,
      "only record it as PENDING, for whoever claims it, and print its id"},
+    {0, "at", "TIME", CLI_SCHEDULE, CLI_TIME, AT(at_ms), 0, 0,
+     "not before this time, e.g. 2026-12-24T18:00:00Z"},
+    {0, "in", "D", CLI_SCHEDULE, CLI_DURATION, AT(in_ms), 0, EVER, "not before D from now"},
+    {0, "jitter", "D", CLI_SCHEDULE, CLI_DURATION, AT(jitter_ms), 0, EVER,
+     "up to D later, at random: so that many do not come together"},
+    {0, "concurrency", "N", CLI_WORK | CLI_SERVE, CLI_INT, AT(concurrency), 1, CONCURRENCY_MAX,
+     "commands at once (as many as there are processors)"},
+    {0, "workflow", "W", CLI_WORK, CLI_NAMES, AT(workflows), 0, 0,
+     "only this workflow; may be given again"},
+    {0, "max", "N", CLI_WORK, CLI_INT, AT(max), 1, INT32_MAX, "exit after N executions"},
+    {0, "drain", NULL, CLI_WORK, CLI_FLAG, AT(drain), 0, 0, "exit when nothing is due"},
+    {0, "grace", "D", CLI_WORK | CLI_SERVE, CLI_DURATION, AT(stop_grace_ms), 0, EVER,
+     "how long commands may go on after SIGTERM (30s)"},
     {0, "workflow", "W", CLI_EXECUTIONS | CLI_RETRY, CLI_NAME, AT(workflow), 0, 0,
      "only those of this workflow"},
     {0, "state", "S", CLI_EXECUTIONS | CLI_RETRY, CLI_STAGE, AT(state), 0, 0,
@@ -84,6 +103,8 @@ const struct cli_option cli_option_table[] = {
      "raise every later fence past those that a restored backup may have lost"},
     {0, "listen", "ADDR", CLI_SERVE, CLI_TEXT, AT(listen), 1, INT_MAX,
      "HOST:PORT or unix:PATH, several with commas (127.0.0.1:7480)"},
+    {0, "no-work", NULL, CLI_SERVE, CLI_FLAG, AT(no_work), 0, 0,
+     "only record what is to be run, for holdfast work elsewhere"},
     {0, "require-token", NULL, CLI_SERVE, CLI_FLAG, AT(require_token), 0, 0,
      "serve only who has a token (see holdfast token); needed beyond this machine"},
     {0, "tls-cert", "FILE", CLI_SERVE, CLI_TEXT, AT(tls_cert), 1, INT_MAX,
@@ -92,7 +113,9 @@ const struct cli_option cli_option_table[] = {
      "the certificate's key (PEM)"},
     {0, "max-connections", "N", CLI_SERVE, CLI_INT, AT(max_connections), 1, 1000000,
      "clients at once, per address (20000)"},
-    {0, "log-format", "text|json", CLI_SERVE, CLI_FORMAT, AT(log_json), 0, 0,
+    {0, "max-body", "N", CLI_SERVE, CLI_INT, AT(max_body), 1 << 16, HF_INPUT_MAX,
+     "bytes that a webhook's body may have (1048576)"},
+    {0, "log-format", "text|json", CLI_SERVE | CLI_WORK, CLI_FORMAT, AT(log_json), 0, 0,
      "how lines on stderr look (text)"},
     {0, "log-requests", NULL, CLI_SERVE, CLI_FLAG, AT(log_requests), 0, 0,
      "a line for every request, not only for those that fail here"},
@@ -200,6 +223,24 @@ static int apply_name(const struct cli_option *o, const char *value, void *field
     return r;
 }
 
+static int apply_names(const struct cli_option *o, const char *value, void *field,
+                       struct hf_error *err)
+{
+    struct cli_names *names = field;
+    if (names->n == sizeof names->of / sizeof *names->of)
+        return hf_fail(err, HF_INVALID, "is given more than %zu times", names->n);
+    int r = apply_name(o, value, &names->of[names->n], err);
+    names->n += r == 0;
+    return r;
+}
+
+static int apply_time(const struct cli_option *o, const char *value, void *field,
+                      struct hf_error *err)
+{
+    (void)o;
+    return hf_parse_time(value, field, err);
+}
+
 static int apply_period(const struct cli_option *o, const char *value, void *field,
                         struct hf_error *err)
 {
@@ -240,7 +281,7 @@ static apply_fn *const appliers[] = {
     [CLI_FLAG] = apply_flag,     [CLI_SET] = apply_set,       [CLI_DURATION] = apply_duration,
     [CLI_WAIT] = apply_wait,     [CLI_INT] = apply_int,       [CLI_TEXT] = apply_text,
     [CLI_NAME] = apply_name,     [CLI_PERIOD] = apply_period, [CLI_STAGE] = apply_stage,
-    [CLI_FORMAT] = apply_format,
+    [CLI_FORMAT] = apply_format, [CLI_NAMES] = apply_names,   [CLI_TIME] = apply_time,
 };
 
 /* ---- words ---------------------------------------------------------------------------------- */
@@ -283,7 +324,7 @@ static int apply(struct cli *cli, const struct cli_option *o, const char *shown,
     struct hf_error err;
     if (appliers[o->type](o, value, (char *)&cli->opts + o->offset, &err) == 0)
         return 0;
-    if (o->type != CLI_NAME)
+    if (o->type != CLI_NAME && o->type != CLI_NAMES)
         return cli_usage(cli, "%s: %s", shown, err.message);
     cli_complain("%s: %s", shown, err.message);
     return CLI_EXIT_DATA;
@@ -461,7 +502,11 @@ int cli_parse(struct cli *cli, int argc, char **argv, int *ret_operands)
                                      .conflict_exit_code = CLI_EXIT_HELD,
                                      .state = -1,
                                      .limit = 100,
-                                     .max_connections = 20000};
+                                     .max_connections = 20000,
+                                     .max_body = 1 << 20,
+                                     .stop_grace_ms = STOP_GRACE_DEFAULT_MS,
+                                     .at_ms = -1,
+                                     .in_ms = -1};
     int code = 0;
     while (code == 0 && w.at < w.argc)
         code = take_word(cli, &w);

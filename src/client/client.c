@@ -130,11 +130,12 @@ static int check_execution(const struct hf_request *req, struct hf_error *err)
     return 0;
 }
 
-static int check_request(const struct hf_request *req, struct hf_error *err)
+int hf_check_request(const struct hf_request *req, struct hf_error *err)
 {
     if ((unsigned)req->op > HF_OP_CANCEL)
         return hf_fail(err, HF_INVALID, "there is no operation %d", (int)req->op);
-    int r = hf_check_name(req->name, err);
+    int r = req->name ? hf_check_name(req->name, err)
+                      : hf_fail(err, HF_INVALID, "a request needs a name");
     if (r >= 0 && req->token)
         r = check_token(req->token, err);
     else if (r >= 0 && needs_token(req->op))
@@ -157,10 +158,15 @@ int hf_apply(struct hf *hf, const struct hf_request *requests, size_t n, struct 
 {
     int r = hf_check_handle(hf, err);
     for (size_t i = 0; r >= 0 && i < n; i++)
-        r = check_request(&requests[i], err);
+        r = hf_check_request(&requests[i], err);
     if (r < 0 || n == 0)
         return r;
-    return hf->store->ops->apply(hf->store, requests, n, answers, err);
+    int64_t sent_ms = hf_clock_boot_ms();
+    r = hf->store->ops->apply(hf->store, requests, n, answers, err);
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        if (answers[i].code >= 0 && answers[i].lease.ttl_ms)
+            answers[i].lease.deadline_ms = hf_deadline_ms(sent_ms, answers[i].lease.ttl_ms);
+    return r;
 }
 
 /* ---- asking --------------------------------------------------------------------------------- */
@@ -180,7 +186,6 @@ static void refuse_held(const struct hf_request *request, const struct hf_answer
                 request->workflow);
 }
 
-/* What a refusal says of `what`: who holds it, in the words of hf_describe_status. */
 int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
                struct hf_error *err)
 {
@@ -315,13 +320,22 @@ int hf_status_of(struct hf *hf, const char *name, struct hf_status *ret, struct 
     return r;
 }
 
+int hf_list_after(struct hf *hf, enum hf_list_filter filter, const char *prefix, const char *after,
+                  hf_status_fn fn, void *arg, struct hf_error *err)
+{
+    struct hf_listing which = {filter, prefix ? prefix : "", after ? after : ""};
+    int r = hf_check_handle(hf, err);
+    if (r < 0 || strlen(which.prefix) > HF_NAME_MAX)
+        return r; /* no name begins with what is longer */
+    if (strlen(which.after) > HF_NAME_MAX)
+        return hf_fail(err, HF_INVALID, "no name has more than %d bytes", HF_NAME_MAX);
+    return hf->store->ops->list(hf->store, &which, fn, arg, err);
+}
+
 int hf_list(struct hf *hf, enum hf_list_filter filter, const char *prefix, hf_status_fn fn,
             void *arg, struct hf_error *err)
 {
-    int r = hf_check_handle(hf, err);
-    if (r < 0)
-        return r;
-    return hf->store->ops->list(hf->store, filter, prefix ? prefix : "", fn, arg, err);
+    return hf_list_after(hf, filter, prefix, NULL, fn, arg, err);
 }
 
 int hf_events(struct hf *hf, const struct hf_event_query *query, hf_event_fn fn, void *arg,
@@ -369,9 +383,12 @@ static int sweep_one(void *arg, const struct hf_status *status)
 static int mend_one(void *arg, const struct hf_execution *x)
 {
     struct sweep *s = arg;
-    struct hf_request req = {.op = HF_OP_SETTLE, .name = x->lock, .execution_id = x->id};
+    struct hf_request look = {.op = HF_OP_STATUS, .name = x->lock};
+    struct hf_request settle = {.op = HF_OP_SETTLE, .name = x->lock, .execution_id = x->id};
     struct hf_answer answer;
-    s->failed = hf_ask_store(s->hf, &req, &answer, NULL, s->err);
+    s->failed = hf_ask_store(s->hf, &look, &answer, NULL, s->err); /* disturbs nobody */
+    if (s->failed >= 0 && strcmp(answer.holder.execution_id, settle.execution_id) != 0)
+        s->failed = hf_ask_store(s->hf, &settle, &answer, NULL, s->err);
     return s->failed < 0;
 }
 

@@ -12,6 +12,8 @@ struct hf {
     struct hf_store *store;
     pid_t pid; /* of the process that opened it: a forked child must not use it */
     struct hf_keeping *keeping;
+    _Atomic bool pruning; /* retention.c: a thread is at it, and only that one uses the next */
+    struct hf_prune_place prune_place;
     _Atomic(struct hf_wait *) parked; /* wait.c: its descriptors serve the next hf_acquire */
 };
 
@@ -32,10 +34,6 @@ int hf_take_options(const void *opts, void *ret, size_t size, const char *init,
  */
 int hf_ask_store(struct hf *hf, const struct hf_request *request, struct hf_answer *answer,
                  int64_t *ret_sent_ms, struct hf_error *err);
-
-/* Turn a refused answer into an error; returns its code. */
-int hf_refusal(const struct hf_request *request, const struct hf_answer *answer,
-               struct hf_error *err);
 
 /*
  * When a holder must have stopped: a ttl after the request was sent, less a margin for clocks that

@@ -104,6 +104,27 @@ int hf_enqueue(struct hf *hf, const struct hf_begin_options *opts,
 
 /* ---- claiming ------------------------------------------------------------------------------- */
 
+static struct hf_due due_of(const struct hf_claim_options *o, size_t skip, size_t limit)
+{
+    return (struct hf_due){.workflows = o->workflows,
+                           .n_workflows = o->workflows ? o->n_workflows : 0,
+                           .wall_ms = hf_clock_wall_ms(),
+                           .verifies = o->verifies,
+                           .skip = skip,
+                           .limit = limit};
+}
+
+int hf_due(struct hf *hf, const struct hf_claim_options *opts, size_t skip, size_t max,
+           struct hf_execution *ret, size_t *ret_n, struct hf_error *err)
+{
+    struct hf_claim_options o = HF_CLAIM_INIT;
+    int r = check_store(hf, err);
+    if (r >= 0)
+        r = hf_take_options(opts, &o, sizeof o, "HF_CLAIM_INIT", err);
+    struct hf_due due = due_of(&o, skip, max);
+    return r < 0 ? r : hf->store->ops->due(hf->store, &due, ret, ret_n, err);
+}
+
 struct claiming {
     struct hf *hf;
     struct hf_claim_options opts;
@@ -126,16 +147,6 @@ static struct hf_request claim_request(const struct claiming *c)
                                .n_bound = c->opts.n_bound,
                                .claim = true,
                                .verifies = c->opts.verifies};
-}
-
-static struct hf_due due_for(const struct claiming *c, size_t max)
-{
-    return (struct hf_due){.workflows = c->opts.workflows,
-                           .n_workflows = c->opts.workflows ? c->opts.n_workflows : 0,
-                           .wall_ms = hf_clock_wall_ms(),
-                           .verifies = c->opts.verifies,
-                           .skip = c->refused,
-                           .limit = max < CLAIM_BATCH ? max : CLAIM_BATCH};
 }
 
 /* What is due is looked for, then asked for; all in one transaction. */
@@ -185,7 +196,7 @@ static int ask_for_some(struct claiming *c, const struct hf_due *due, int64_t *r
 static int claim_some(struct claiming *c, size_t max, struct hf_claimed *ret, size_t *ret_n,
                       struct hf_error *err)
 {
-    struct hf_due due = due_for(c, max);
+    struct hf_due due = due_of(&c->opts, c->refused, max < CLAIM_BATCH ? max : CLAIM_BATCH);
     int64_t sent_ms;
     size_t refused = c->refused;
     *ret_n = c->n = 0;
@@ -360,4 +371,46 @@ int hf_last_key(struct hf *hf, const char *workflow, const char *from, const cha
         return hf_fail(err, HF_UNSUPPORTED, "the %s store can't be asked for its last key",
                        hf->store->ops->scheme);
     return hf->store->ops->last_key(hf->store, workflow, from, to, ret, err);
+}
+
+/* ---- who runs them -------------------------------------------------------------------------- */
+
+static bool is_ours(const struct hf_processes *all)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->of[i].pid == getpid())
+            return true;
+    return false;
+}
+
+int hf_runners_watch(struct hf *hf, int *ret_fds, size_t max, size_t *ret_n, bool *ret_dead,
+                     struct hf_error *err)
+{
+    enum { SETS = 64 };
+    struct hf_processes sets[SETS];
+    size_t n_sets = 0, n = 0;
+    bool dead = false;
+    int r = hf_check_handle(hf, err);
+    if (r < 0)
+        return r;
+    if (!hf->store->ops->runners)
+        return hf_fail(err, HF_UNSUPPORTED, "%s can't tell who runs executions", hf_url(hf));
+    r = hf->store->ops->runners(hf->store, sets, SETS, &n_sets, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < n_sets; i++) {
+        int fds[HF_BOUND_MAX];
+        if (is_ours(&sets[i]))
+            continue;
+        hf_processes_watch(&sets[i], fds);
+        for (int k = 0; k < HF_BOUND_MAX; k++)
+            if (fds[k] >= 0 && n < max)
+                ret_fds[n++] = fds[k];
+            else if (fds[k] >= 0)
+                close(fds[k]);
+        dead |= hf_processes_alive(&sets[i]) == HF_DEAD;
+    }
+    *ret_n = n;
+    *ret_dead = dead;
+    return 0;
 }

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "clock.h"
 #include "error.h"
+#include "text.h"
 
 struct hf_idle {
     struct hf *hf;
@@ -44,17 +46,34 @@ int hf_idle_open(struct hf *hf, struct hf_idle **ret, struct hf_error *err)
 
 int hf_idle_fd(const struct hf_idle *idle) { return idle->fd; }
 
-int hf_idle_begin(struct hf_idle *idle, int64_t *ret_next_ms, struct hf_error *err)
+/* What hf_claim() would take. */
+static int take_wanted(const struct hf_claim_options *opts, struct hf_due *ret,
+                       struct hf_error *err)
+{
+    struct hf_claim_options o = HF_CLAIM_INIT;
+    int r = hf_take_options(opts, &o, sizeof o, "HF_CLAIM_INIT", err);
+    *ret = (struct hf_due){.workflows = o.workflows,
+                           .n_workflows = o.workflows ? o.n_workflows : 0,
+                           .wall_ms = hf_clock_wall_ms(),
+                           .verifies = o.verifies};
+    for (size_t i = 0; r >= 0 && i < ret->n_workflows; i++)
+        r = hf_check_name(ret->workflows[i], err);
+    return r;
+}
+
+int hf_idle_begin(struct hf_idle *idle, const struct hf_claim_options *opts, int64_t *ret_next_ms,
+                  struct hf_error *err)
 {
     char bytes[256];
     int64_t next_ms = 0;
+    struct hf_due wanted;
     int r = hf_check_handle(idle->hf, err);
-    if (r < 0)
+    if (r < 0 || (r = take_wanted(opts, &wanted, err)) < 0)
         return r;
     while (read(idle->fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
         continue;
     struct hf_store *store = idle->hf->store;
-    if ((r = store->ops->idle(store, &idle->id, &next_ms, err)) >= 0 && ret_next_ms)
+    if ((r = store->ops->idle(store, &idle->id, &wanted, &next_ms, err)) >= 0 && ret_next_ms)
         *ret_next_ms = next_ms;
     return r;
 }
@@ -63,7 +82,7 @@ void hf_idle_end(struct hf_idle *idle)
 {
     struct hf_store *store = idle->hf->store;
     if (hf_check_handle(idle->hf, NULL) >= 0)
-        store->ops->idle(store, &idle->id, NULL, NULL);
+        store->ops->idle(store, &idle->id, NULL, NULL, NULL);
 }
 
 void hf_idle_close(struct hf_idle *idle)

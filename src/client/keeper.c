@@ -19,7 +19,7 @@
 #include "clock.h"
 #include "error.h"
 
-enum { BATCH_MAX = 32, RETRY_MIN_MS = 20 };
+enum { BATCH_MAX = 64, RETRY_MIN_MS = 20 };
 
 struct hf_keeper {
     struct hf_keeper *next;
@@ -94,26 +94,38 @@ struct batch {
     size_t n;
 };
 
-/* Those that are due now, marked busy; returns when the next one will be. */
+/* The one that is to be renewed first, of those that are not being renewed. */
+static struct hf_keeper *first_due(const struct hf_keeping *all)
+{
+    struct hf_keeper *first = NULL;
+    for (struct hf_keeper *k = all->keepers; k; k = k->next)
+        if (!k->lost && !k->busy && (!first || k->renew_ms < first->renew_ms))
+            first = k;
+    return first;
+}
+
+static void add_to_batch(struct batch *b, struct hf_keeper *k)
+{
+    struct hf_lease *lease = &b->leases[b->n];
+    *lease = k->lease;
+    b->requests[b->n] = (struct hf_request){
+        .op = HF_OP_EXTEND, .name = lease->name, .token = lease->token, .fence = lease->fence};
+    b->keepers[b->n++] = k;
+    k->busy = true;
+}
+
+/*
+ * Those that are due now, marked busy; returns when the next one will be. Where one is due, those
+ * that would be within half of their interval come along: from then on they are due together.
+ */
 static int64_t collect_due(struct hf_keeping *all, struct batch *b)
 {
-    int64_t now_ms = hf_clock_boot_ms(), next_ms = INT64_MAX;
+    int64_t now_ms = hf_clock_boot_ms();
     b->n = 0;
-    for (struct hf_keeper *k = all->keepers; k; k = k->next) {
-        if (k->lost)
-            continue;
-        if (k->renew_ms > now_ms || b->n == BATCH_MAX) {
-            next_ms = k->renew_ms < next_ms ? k->renew_ms : next_ms;
-            continue;
-        }
-        struct hf_lease *lease = &b->leases[b->n];
-        *lease = k->lease;
-        b->requests[b->n] = (struct hf_request){
-            .op = HF_OP_EXTEND, .name = lease->name, .token = lease->token, .fence = lease->fence};
-        b->keepers[b->n++] = k;
-        k->busy = true;
-    }
-    return next_ms;
+    for (struct hf_keeper *k; (k = first_due(all)); add_to_batch(b, k))
+        if (b->n == BATCH_MAX || k->renew_ms > now_ms + (b->n ? interval_ms(k) / 2 : 0))
+            return k->renew_ms;
+    return INT64_MAX;
 }
 
 static void settle_one(struct hf_keeper *k, int r, const struct hf_request *request,

@@ -45,6 +45,7 @@ struct hf_wait {
     struct bed {
         int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX]; /* -1: not open */
         struct hf_lock_id wake_id; /* whom wake_fd watches for; maybe of a wait before this one */
+        bool was_needed;           /* the wait before this one stood in the queue */
     } bed;
 };
 
@@ -341,9 +342,14 @@ static int begin_waiting(struct hf_wait *w, struct hf_answer *answer, struct hf_
 static int ask_and_arm(struct hf_wait *w, struct hf_lease *ret, struct hf_error *err)
 {
     struct hf_answer answer;
+    /* Who stood in the queue last time will probably again: then it need not ask a second time. */
+    if (!w->watching && w->bed.was_needed && left_ms(w) != 0)
+        w->watching = watch_store(w, NULL) >= 0;
     int r = ask(w, &answer, ret, err);
     if (r == -HF_HELD && w->queued && !w->watching)
         r = begin_waiting(w, &answer, ret, err);
+    if (r == -HF_HELD && w->queued)
+        w->accepted = true;
     if (may_pass(w, r))
         return wait_out(w, r, err);
     w->trouble_since_ms = 0;
@@ -358,7 +364,7 @@ static struct hf_wait *make_wait(struct hf_error *err)
 {
     struct hf_wait *w = malloc(sizeof *w);
     if (w)
-        w->bed = (struct bed){-1, -1, -1, {-1, -1}, {{0}}};
+        w->bed = (struct bed){-1, -1, -1, {-1, -1}, {{0}}, false};
     else
         hf_fail(err, HF_NOMEM, "out of memory");
     return w;
@@ -427,6 +433,7 @@ void hf_wait_end(struct hf_wait *w)
 static void park(struct hf_wait *w)
 {
     withdraw(w);
+    w->bed.was_needed = w->accepted;
     hf_wait_end(w->bed.epoll_fd < 0 ? w : atomic_exchange(&w->hf->parked, w));
 }
 

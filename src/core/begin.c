@@ -41,9 +41,18 @@ void hf_step_keep(struct hf_effects *fx, const struct hf_execution *x, bool is_n
     if (!k && fx->n_executions < HF_EXECUTIONS_MAX) {
         k = &fx->executions[fx->n_executions++];
         k->is_new = is_new;
+        k->left = false;
     }
     if (k)
         k->x = *x;
+}
+
+void hf_step_keep_left(struct hf_effects *fx, const struct hf_execution *x)
+{
+    hf_step_keep(fx, x, false);
+    struct hf_kept_execution *k = kept(fx, x->id);
+    if (k)
+        k->left = true;
 }
 
 const struct hf_execution *hf_step_found(const struct hf_ask *ask, struct hf_effects *fx)
@@ -68,7 +77,7 @@ void hf_step_mend(const struct hf_record *rec, const struct hf_ask *ask,
         return;
     struct hf_execution lost = *x;
     hf_execution_lose(&lost, "its lease was gone", world->wall_ms);
-    hf_step_keep(fx, &lost, false);
+    hf_step_keep_left(fx, &lost);
 }
 
 void hf_step_answer_with(struct hf_answer *answer, const struct hf_execution *x, bool duplicate)
@@ -203,7 +212,7 @@ void hf_step_finish(struct hf_record *rec, const struct hf_ask *ask, const struc
     if (!rec->execution.id[0])
         return;
     hf_execution_finish(&rec->execution, ask->req, reason, world->wall_ms);
-    hf_step_keep(fx, &rec->execution, false);
+    hf_step_keep_left(fx, &rec->execution);
     hf_step_answer_with(answer, &rec->execution, false);
     keep_output(rec, ask, fx);
 }

@@ -155,6 +155,7 @@ static int put_together(const struct found found[N_FIELDS], const char *text, st
         /* As crontab(5): a field that begins with * does not count as given. */
         .either_day = !found[2].from_star && !found[4].from_star,
         .by_intervals = found[0].stepped || found[1].stepped,
+        .at_hours = !found[1].stepped,
     };
     if (!any_date_matches(&cron))
         return hf_fail(err, HF_INVALID, "'%.80s' never comes: no such month has such a day", text);
@@ -281,7 +282,7 @@ static bool left_out(const struct hf_cron *cron, const struct hf_zone_span *span
 static int64_t next_in_span(const struct hf_cron *cron, const struct hf_zone_span *span,
                             int64_t from_s)
 {
-    if (from_s == span->since_s && left_out(cron, span))
+    if (cron->at_hours && from_s == span->since_s && left_out(cron, span))
         return from_s;
     int64_t shown_s = from_s + span->offset_s;
     if (!cron->by_intervals && span->since_s != INT64_MIN) {

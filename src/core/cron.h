@@ -6,7 +6,8 @@
  *
  * A slot is an instant at which the clocks of the zone show a time that matches. Where they are
  * changed:
- *  - put forward: the times that they leave out have one slot together, right after the change
+ *  - put forward: the times that they leave out have one slot together, right after the change; but
+ *    where the hour has a * or a step in it they have none
  *  - put back: of the times that they show twice, only the first counts; but a schedule that goes by
  *    intervals (its minute or hour has a * or a step in it) goes on through both
  */
@@ -20,7 +21,8 @@ struct hf_cron {
     uint64_t minutes;
     uint32_t hours, days, months, weekdays;
     bool either_day;   /* day and weekday are both given: one of them is enough */
-    bool by_intervals; /* it goes by intervals, and not at certain hours */
+    bool by_intervals; /* it goes by intervals, and not at certain times */
+    bool at_hours;     /* it goes at certain hours: one that is left out is made up for */
 };
 
 /* Five fields or @hourly, @daily, @weekly, @monthly, @yearly; errors say what was expected. */

@@ -9,8 +9,8 @@
  *     find the execution that the request means     // see hf_ask_finds()
  *     count what else it must know                  // see hf_ask_wants()
  *     hf_step(&rec, &ask, &world, &answer, &fx)
- *     save rec and fx in one transaction; after the commit, wake fx.wake, and an idle worker for
- *     each execution that became ready
+ *     save rec and fx in one transaction; after the commit, wake fx.wake, and idle workers for
+ *     executions that became ready, see hf_kept_wakes()
  *
  * The rules it keeps (numbers as in docs/promise.md, and in tests/unit/test_lease.c):
  *  1 extend and release need the token and a lease that has not expired
@@ -126,6 +126,7 @@ enum { HF_EFFECTS_MAX = HF_WINDOW + 4, HF_EXECUTIONS_MAX = 4 };
 struct hf_kept_execution {
     struct hf_execution x;
     bool is_new;
+    bool left; /* it was RUNNING */
 };
 
 /* What the store must do beside saving the record, all in the same transaction but `wake`. */
@@ -161,12 +162,12 @@ struct hf_ask {
     const struct hf_request *req;
     struct hf_lock_id id;
     struct hf_processes bound;
-    bool has_found;
-    struct hf_execution found; /* the execution that the request means */
-    bool same_input;           /* found by its key: its input is the request's */
-    int32_t n_running;         /* the others of its workflow that are RUNNING; as far as wanted */
-    int32_t n_waiting;         /* of the executions of this lock that are due ... */
+    bool same_input;   /* found by its key: its input is the request's */
+    int32_t n_running; /* the others of its workflow that are RUNNING; as far as wanted */
+    int32_t n_waiting; /* of the executions of this lock that are due ... */
     char waiting_id[HF_UUID_LEN + 1]; /* ... and which goes first; as far as wanted */
+    bool has_found;
+    struct hf_execution found; /* the execution that the request means; last, as it is large */
 };
 
 /*
@@ -193,6 +194,12 @@ struct hf_wanted {
     int32_t waiting_max;
 };
 struct hf_wanted hf_ask_wants(const struct hf_ask *ask);
+
+/*
+ * How many idle workers are to be woken that would claim executions of its workflow: one where it is
+ * ready now, and one where there is room for another one of a workflow with a limit.
+ */
+uint32_t hf_kept_wakes(const struct hf_kept_execution *kept);
 
 /*
  * End a lease that is over and offer the lock to the first live waiter. True: the window held only

@@ -1,4 +1,7 @@
-/* What the files of the step share: lease.c (locks), begin.c (their executions), turns.c (whose turn it is). */
+/*
+ * What the files of the step share: lease.c (locks and their queues), requests.c (what is asked of
+ * them), begin.c (their executions), turns.c (whose turn it is).
+ */
 #ifndef HF_CORE_STEP_H
 #define HF_CORE_STEP_H
 
@@ -29,10 +32,50 @@ struct hf_event *hf_step_deny(struct hf_record *rec, const char *owner, const ch
 void hf_step_refuse(struct hf_record *rec, int code, const struct hf_world *world,
                     struct hf_answer *answer);
 
+/* What a new grant is made of, whether the asker gets it at once or a waiter later. */
+struct hf_terms {
+    struct hf_lock_id id;
+    const char *owner, *note;
+    int64_t ttl_ms;
+    const struct hf_processes *bound;
+    bool offer;
+    int64_t waited_ms;
+};
+
+/* Grant a lock that is free; 0 or the code of a failure. */
+int hf_lease_grant(struct hf_record *rec, const struct hf_terms *t, const struct hf_world *world,
+                   struct hf_effects *fx);
+
+/* Does the holder itself ask? */
+bool hf_lease_is_own(const struct hf_record *rec, const struct hf_ask *ask);
+
+/* How the asker's token ended earlier, or 0. */
+enum hf_end hf_lease_ended_before(const struct hf_record *rec, const struct hf_ask *ask);
+
+/* End the lease: its token is spent. What becomes of its execution, its caller decides before. */
+void hf_lease_end(struct hf_record *rec, struct hf_effects *fx, enum hf_end how);
+
+/* The lease is taken away: so ends its execution's attempt. */
+void hf_lease_lose(struct hf_record *rec, const struct hf_world *world, struct hf_effects *fx,
+                   const char *reason);
+
+/*
+ * Offer a free lock to the first waiter that is still there. True: every waiter in the window was
+ * gone, and there are more behind it.
+ */
+bool hf_lease_offer(struct hf_record *rec, const struct hf_ask *ask, const struct hf_world *world,
+                    struct hf_effects *fx);
+
+bool hf_waiter_is_gone(const struct hf_waiter *w, const struct hf_world *world);
+void hf_waiter_drop(struct hf_record *rec, const struct hf_lock_id *id, struct hf_effects *fx);
+
 /* ---- begin.c -------------------------------------------------------------------------------- */
 
 /* Have the store keep this execution as it is now. */
 void hf_step_keep(struct hf_effects *fx, const struct hf_execution *x, bool is_new);
+
+/* The same of one that was RUNNING until now. */
+void hf_step_keep_left(struct hf_effects *fx, const struct hf_execution *x);
 
 /* The execution that the request means, as this very request has left it so far; or NULL. */
 const struct hf_execution *hf_step_found(const struct hf_ask *ask, struct hf_effects *fx);

@@ -16,6 +16,8 @@ static const struct sample {
     S("holdfast_acquire_total", "result=\"granted\"", "counter", "Requests for a lock.",
       acquire_granted, "acquireGranted"),
     S("holdfast_acquire_total", "result=\"held\"", "counter", "", acquire_held, "acquireHeld"),
+    S("holdfast_acquire_total", "result=\"raced\"", "counter", "", acquire_raced, "acquireRaced"),
+    S("holdfast_acquire_total", "result=\"error\"", "counter", "", acquire_error, "acquireError"),
     S("holdfast_release_total", "result=\"done\"", "counter", "Releases.", release_done,
       "releaseDone"),
     S("holdfast_release_total", "result=\"lost\"", "counter", "", release_lost, "releaseLost"),
@@ -33,6 +35,10 @@ static const struct sample {
     S("holdfast_locks", "state=\"stale\"", "gauge", "", locks_stale, "locksStale"),
     S("holdfast_locks", "state=\"free\"", "gauge", "", locks_free, "locksFree"),
     S("holdfast_waiters", "", "gauge", "Those who wait for a lock.", waiters, "waiters"),
+    S("holdfast_executions", "state=\"PENDING\"", "gauge",
+      "Executions that have not ended, by state.", executions_pending, "executionsPending"),
+    S("holdfast_executions", "state=\"RUNNING\"", "gauge", "", executions_running,
+      "executionsRunning"),
 #undef S
 };
 

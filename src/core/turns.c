@@ -104,6 +104,16 @@ void hf_step_unpark(const struct hf_record *rec, struct hf_effects *fx)
     fx->unpark = fx->vacated && rec->parked && !rec->grant.held && rec->n_waiters == 0;
 }
 
+/* ---- waking --------------------------------------------------------------------------------- */
+
+uint32_t hf_kept_wakes(const struct hf_kept_execution *kept)
+{
+    const struct hf_execution *x = &kept->x;
+    bool is_ready = x->state == HF_PENDING && !x->parked;
+    bool makes_room = kept->left && x->state != HF_RUNNING && x->concurrency > 0;
+    return (uint32_t)is_ready + makes_room;
+}
+
 /* ---- overlap -------------------------------------------------------------------------------- */
 
 /* Nothing is recorded: its lock has one that runs or is about to. */

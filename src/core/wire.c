@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base64.h"
 #include "error.h"
 #include "text.h"
 
@@ -75,6 +76,15 @@ static const struct hf_wire_field execution_fields[] = {
     F(duplicate, "duplicate", HF_WIRE_BOOL),
     F(lock, "lock", HF_WIRE_STRING),
     F(cancel_requested, "cancelRequested", HF_WIRE_BOOL),
+    F(spawned, "spawned", HF_WIRE_BOOL),
+    F(to_verify, "toVerify", HF_WIRE_BOOL),
+    F(parked, "parked", HF_WIRE_BOOL),
+    F(once, "once", HF_WIRE_BOOL),
+    F(on_lost, "onLost", HF_WIRE_ON_LOST),
+    F(max_attempts, "maxAttempts", HF_WIRE_INT32),
+    F(spent, "spent", HF_WIRE_INT32),
+    F(retry_backoff_ms, "retryBackoffMs", HF_WIRE_INT),
+    F(concurrency, "concurrency", HF_WIRE_INT32),
 #undef F
 };
 
@@ -160,33 +170,84 @@ static void write_time(struct hf_buf *out, int64_t at_ms)
     write_text(out, text);
 }
 
+/* ---- enums ---------------------------------------------------------------------------------- */
+
 static const char *const op_names[] = {
     [HF_OP_ACQUIRE] = "acquire",   [HF_OP_EXTEND] = "extend", [HF_OP_RELEASE] = "release",
     [HF_OP_WITHDRAW] = "withdraw", [HF_OP_FORCE] = "force",   [HF_OP_SETTLE] = "settle",
     [HF_OP_LOST] = "lost",         [HF_OP_STATUS] = "status", [HF_OP_GUARD] = "guard",
+    [HF_OP_ENQUEUE] = "enqueue",   [HF_OP_CANCEL] = "cancel",
 };
-enum { N_OPS = sizeof op_names / sizeof *op_names };
+static const char *const on_lost_names[] = {
+    [HF_ON_LOST_ABORT] = "abort", [HF_ON_LOST_RETRY] = "retry", [HF_ON_LOST_VERIFY] = "verify"};
+static const char *const overlap_names[] = {
+    [HF_OVERLAP_REJECT] = "reject",   [HF_OVERLAP_QUEUE] = "queue",   [HF_OVERLAP_SKIP] = "skip",
+    [HF_OVERLAP_REPLACE] = "replace", [HF_OVERLAP_CANCEL] = "cancel",
+};
+static const char *const outcome_names[] = {
+    [HF_OUTCOME_NONE] = "",
+    [HF_OUTCOME_SUCCESS] = "SUCCESS",
+    [HF_OUTCOME_FAILED] = "FAILED",
+    [HF_OUTCOME_ABORTED] = "ABORTED",
+};
 
 static const char *op_name(unsigned i) { return op_names[i]; }
-
-/* Values that are written as one of a few texts; NULL: null. */
-static const char *name_of_value(const void *at, enum hf_wire_type type)
+static const char *on_lost_name(unsigned i) { return on_lost_names[i]; }
+static const char *overlap_name(unsigned i) { return overlap_names[i]; }
+static const char *outcome_name(unsigned i) { return outcome_names[i]; }
+static const char *kind_name(unsigned i) { return hf_event_kind_name((enum hf_event_kind)i); }
+static const char *state_name(unsigned i) { return hf_lock_state_name((enum hf_lock_state)i); }
+static const char *stale_name(unsigned i) { return hf_stale_reason_name((enum hf_stale_reason)i); }
+static const char *code_name(unsigned i) { return hf_code_name((int)i); }
+static const char *stage_name(unsigned i)
 {
-    switch (type) {
-    case HF_WIRE_POINTER:
-        return *(const char *const *)at;
-    case HF_WIRE_OP:
-        return op_names[*(const enum hf_op *)at];
-    case HF_WIRE_STALE:
-        return *(const enum hf_stale_reason *)at == HF_STALE_NOT
-                   ? NULL
-                   : hf_stale_reason_name(*(const enum hf_stale_reason *)at);
-    case HF_WIRE_CODE:
-        return *(const int *)at ? hf_code_name(*(const int *)at) : NULL;
-    default:
-        return NULL;
-    }
+    return hf_execution_state_name((enum hf_execution_state)i);
 }
+
+/* Values that are written as one of a few texts. */
+static const struct enumeration {
+    const char *(*name_of)(unsigned);
+    unsigned n;
+    bool zero_is_null;
+} enumerations[] = {
+    [HF_WIRE_STATE] = {state_name, HF_STATE_STALE + 1, false},
+    [HF_WIRE_KIND] = {kind_name, HF_EV_COUNT, false},
+    [HF_WIRE_OP] = {op_name, COUNT(op_names), false},
+    [HF_WIRE_STALE] = {stale_name, HF_STALE_ENDED + 1, true},
+    [HF_WIRE_CODE] = {code_name, HF_DONE_ALREADY + 1, true}, /* negative in C */
+    [HF_WIRE_STAGE] = {stage_name, HF_EXECUTION_STATE_COUNT, false},
+    [HF_WIRE_ON_LOST] = {on_lost_name, COUNT(on_lost_names), false},
+    [HF_WIRE_OVERLAP] = {overlap_name, COUNT(overlap_names), false},
+    [HF_WIRE_OUTCOME] = {outcome_name, COUNT(outcome_names), true},
+};
+
+static void write_enum(struct hf_buf *out, const int *at, enum hf_wire_type type)
+{
+    const struct enumeration *e = &enumerations[type];
+    unsigned value = (unsigned)(type == HF_WIRE_CODE ? -*at : *at);
+    if (e->zero_is_null && !value)
+        hf_buf_puts(out, "null");
+    else
+        write_text(out, e->name_of(value));
+}
+
+int hf_wire_find(const char *text, enum hf_wire_type type)
+{
+    const struct enumeration *e = &enumerations[type];
+    for (unsigned i = e->zero_is_null ? 1 : 0; i < e->n; i++)
+        if (strcmp(text, e->name_of(i)) == 0)
+            return (int)i;
+    return -1;
+}
+
+static bool read_enum(const json_t *value, int *at, enum hf_wire_type type)
+{
+    int found = json_is_string(value) ? hf_wire_find(json_string_value(value), type) : -1;
+    *at = type == HF_WIRE_CODE ? -found : found;
+    return found >= 0;
+}
+
+/* ---- one value ------------------------------------------------------------------------------ */
 
 /* From has_exit_code to exit_code, the two that make one field. */
 static const size_t exit_code_offset =
@@ -218,12 +279,6 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
     case HF_WIRE_ALIVE:
         hf_buf_puts(out, alive[*(const enum hf_alive *)at + 1]);
         break;
-    case HF_WIRE_STATE:
-        write_text(out, hf_lock_state_name(*(const enum hf_lock_state *)at));
-        break;
-    case HF_WIRE_KIND:
-        write_text(out, hf_event_kind_name(*(const enum hf_event_kind *)at));
-        break;
     case HF_WIRE_BOOL:
         hf_buf_puts(out, *(const bool *)at ? "true" : "false");
         break;
@@ -231,18 +286,10 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
         write_int(out, *(const int32_t *)at);
         break;
     case HF_WIRE_POINTER:
-    case HF_WIRE_OP:
-    case HF_WIRE_STALE:
-    case HF_WIRE_CODE: {
-        const char *text = name_of_value(at, type);
-        if (text)
-            write_text(out, text);
+        if (*(const char *const *)at)
+            write_text(out, *(const char *const *)at);
         else
             hf_buf_puts(out, "null");
-        break;
-    }
-    case HF_WIRE_STAGE:
-        write_text(out, hf_execution_state_name(*(const enum hf_execution_state *)at));
         break;
     case HF_WIRE_EXIT:
         if (*(const bool *)at)
@@ -250,20 +297,36 @@ static void write_value(struct hf_buf *out, const void *at, enum hf_wire_type ty
         else
             hf_buf_puts(out, "null");
         break;
+    default:
+        write_enum(out, at, type);
     }
 }
 
-void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
-                   size_t n)
+static void write_fields(struct hf_buf *out, char first, const void *record,
+                         const struct hf_wire_field *fields, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        hf_buf_putc(out, i ? ',' : '{');
+        hf_buf_putc(out, i ? ',' : first);
         hf_buf_putc(out, '"');
         hf_buf_puts(out, fields[i].name);
         hf_buf_add(out, "\":", 2);
         write_value(out, (const char *)record + fields[i].offset, fields[i].type);
     }
     hf_buf_putc(out, '}');
+}
+
+void hf_wire_write(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
+                   size_t n)
+{
+    write_fields(out, '{', record, fields, n);
+}
+
+void hf_wire_append(struct hf_buf *out, const void *record, const struct hf_wire_field *fields,
+                    size_t n)
+{
+    if (out->len)
+        out->len--;
+    write_fields(out, ',', record, fields, n);
 }
 
 void hf_wire_lease(struct hf_buf *out, const struct hf_lease *lease)
@@ -286,33 +349,30 @@ void hf_wire_execution(struct hf_buf *out, const struct hf_execution *execution)
     hf_wire_write(out, execution, execution_fields, COUNT(execution_fields));
 }
 
+void hf_wire_bytes(struct hf_buf *out, const char *name, const void *bytes, size_t n)
+{
+    bool is_text = n == 0 || hf_is_utf8(bytes, n);
+    hf_buf_printf(out, "\"%s\":", name);
+    if (is_text)
+        hf_wire_string(out, n ? bytes : "", n);
+    else {
+        hf_buf_putc(out, '"');
+        hf_base64_write(out, bytes, n);
+        hf_buf_putc(out, '"');
+    }
+    hf_buf_printf(out, ",\"%sEncoding\":\"%s\"", name, is_text ? "utf-8" : "base64");
+}
+
+void hf_wire_reopen(struct hf_buf *out, const char *name)
+{
+    if (out->len)
+        out->len--;
+    hf_buf_putc(out, ',');
+    if (name)
+        hf_buf_printf(out, "\"%s\":", name);
+}
+
 /* ---- reading -------------------------------------------------------------------------------- */
-
-/* The index of `text` in what `name_of` yields for 0 to n-1, or -1. */
-static int find_name(const char *text, const char *(*name_of)(unsigned), unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        if (strcmp(text, name_of(i)) == 0)
-            return (int)i;
-    return -1;
-}
-
-static const char *kind_name(unsigned i) { return hf_event_kind_name((enum hf_event_kind)i); }
-static const char *stage_name(unsigned i)
-{
-    return hf_execution_state_name((enum hf_execution_state)i);
-}
-static const char *state_name(unsigned i) { return hf_lock_state_name((enum hf_lock_state)i); }
-
-static const char *stale_name(unsigned i) { return hf_stale_reason_name((enum hf_stale_reason)i); }
-static const char *code_name(unsigned i) { return hf_code_name((int)i); }
-
-/* An enum from its text. */
-static bool read_name(const json_t *value, const char *(*name_of)(unsigned), unsigned n, int *ret)
-{
-    *ret = json_is_string(value) ? find_name(json_string_value(value), name_of, n) : -1;
-    return *ret >= 0;
-}
 
 static bool read_text(const json_t *value, char *at, size_t size)
 {
@@ -324,7 +384,6 @@ static bool read_text(const json_t *value, char *at, size_t size)
 
 static bool read_value(const json_t *value, void *at, const struct hf_wire_field *field)
 {
-    int found;
     switch (field->type) {
     case HF_WIRE_TEXT:
     case HF_WIRE_STRING:
@@ -341,15 +400,6 @@ static bool read_value(const json_t *value, void *at, const struct hf_wire_field
     case HF_WIRE_ALIVE:
         *(enum hf_alive *)at = json_is_true(value) ? HF_ALIVE : HF_DEAD;
         return json_is_boolean(value);
-    case HF_WIRE_STATE:
-        found = json_is_string(value) ? find_name(json_string_value(value), state_name, 3) : -1;
-        *(enum hf_lock_state *)at = (enum hf_lock_state)found;
-        return found >= 0;
-    case HF_WIRE_KIND:
-        found = json_is_string(value) ? find_name(json_string_value(value), kind_name, HF_EV_COUNT)
-                                      : -1;
-        *(enum hf_event_kind *)at = (enum hf_event_kind)found;
-        return found >= 0;
     case HF_WIRE_BOOL:
         *(bool *)at = json_is_true(value);
         return json_is_boolean(value);
@@ -360,28 +410,14 @@ static bool read_value(const json_t *value, void *at, const struct hf_wire_field
     case HF_WIRE_POINTER:
         *(const char **)at = json_string_value(value);
         return json_is_string(value);
-    case HF_WIRE_OP:
-        return read_name(value, op_name, N_OPS, at);
-    case HF_WIRE_STALE:
-        return read_name(value, stale_name, HF_STALE_ENDED + 1, at);
-    case HF_WIRE_CODE:
-        if (!read_name(value, code_name, HF_DONE_ALREADY + 1, &found))
-            return false;
-        *(int *)at = -found;
-        return true;
-    case HF_WIRE_STAGE:
-        found = json_is_string(value)
-                    ? find_name(json_string_value(value), stage_name, HF_EXECUTION_STATE_COUNT)
-                    : -1;
-        *(enum hf_execution_state *)at = (enum hf_execution_state)found;
-        return found >= 0;
     case HF_WIRE_EXIT:
         *(bool *)at = true;
         *(int *)((char *)at + exit_code_offset) = (int)json_integer_value(value);
         return json_is_integer(value) && json_integer_value(value) >= INT32_MIN &&
                json_integer_value(value) <= INT32_MAX;
+    default:
+        return read_enum(value, at, field->type);
     }
-    return false;
 }
 
 int hf_wire_read(const struct json_t *object, void *record, const struct hf_wire_field *fields,
@@ -401,95 +437,12 @@ int hf_wire_read(const struct json_t *object, void *record, const struct hf_wire
     return 0;
 }
 
-/* ---- batches -------------------------------------------------------------------------------- */
-
-static const struct hf_wire_field request_fields[] = {
-#define F(member, name, type) HF_WIRE(struct hf_request, member, name, type)
-    F(op, "op", HF_WIRE_OP),
-    F(name, "name", HF_WIRE_POINTER),
-    F(token, "token", HF_WIRE_POINTER),
-    F(fence, "fence", HF_WIRE_INT),
-    F(ttl_ms, "ttlMs", HF_WIRE_INT),
-    F(wait_ms, "waitMs", HF_WIRE_INT),
-    F(owner, "owner", HF_WIRE_POINTER),
-    F(note, "note", HF_WIRE_POINTER),
-    F(priority, "priority", HF_WIRE_INT32),
-    F(reason, "reason", HF_WIRE_POINTER),
-#undef F
-};
-
-static const struct hf_wire_field answer_fields[] = {
-#define F(member, name, type) HF_WIRE(struct hf_answer, member, name, type)
-    F(code, "code", HF_WIRE_CODE),
-    F(queued, "queued", HF_WIRE_BOOL),
-    F(ahead, "ahead", HF_WIRE_COUNT),
-    F(freed, "freed", HF_WIRE_STALE),
-#undef F
-};
-
-static const struct hf_wire_field takeover_fields[] = {
-#define F(member, name, type) HF_WIRE(struct hf_takeover, member, name, type)
-    F(reason, "reason", HF_WIRE_STALE),
-    F(lock_id, "lockId", HF_WIRE_STRING),
-    F(owner, "owner", HF_WIRE_STRING),
-    F(fence, "fence", HF_WIRE_INT),
-    F(acquired_at_ms, "acquiredAt", HF_WIRE_TIME),
-    F(held_for_ms, "heldForMs", HF_WIRE_INT),
-    F(ttl_ms, "ttlMs", HF_WIRE_INT),
-#undef F
-};
-
-void hf_wire_request(struct hf_buf *out, const struct hf_request *request)
+int hf_wire_read_lease(const struct json_t *object, struct hf_lease *ret, struct hf_error *err)
 {
-    hf_wire_write(out, request, request_fields, COUNT(request_fields));
-}
-
-/* Append ,"name": to an object whose closing brace is taken off. */
-static void reopen(struct hf_buf *out, const char *name)
-{
-    if (out->len)
-        out->len--;
-    hf_buf_printf(out, ",\"%s\":", name);
-}
-
-void hf_wire_answer(struct hf_buf *out, const struct hf_answer *answer)
-{
-    hf_wire_write(out, answer, answer_fields, COUNT(answer_fields));
-    if (answer->lease.token[0]) {
-        reopen(out, "lease");
-        hf_wire_lease(out, &answer->lease);
-        if (answer->lease.takeover.reason != HF_STALE_NOT) {
-            reopen(out, "takeover");
-            hf_wire_write(out, &answer->lease.takeover, takeover_fields, COUNT(takeover_fields));
-            hf_buf_putc(out, '}');
-        }
-        hf_buf_putc(out, '}');
-    }
-    if (answer->has_holder) {
-        reopen(out, "holder");
-        hf_wire_status(out, &answer->holder);
-        hf_buf_putc(out, '}');
-    }
-}
-
-int hf_wire_read_request(const struct json_t *object, struct hf_request *ret, struct hf_error *err)
-{
-    struct hf_request request = {0};
-    json_t *fields = (json_t *)(uintptr_t)object; /* its iterator is not const */
-    for (void *at = json_object_iter(fields); at; at = json_object_iter_next(fields, at)) {
-        const char *name = json_object_iter_key(at);
-        size_t i = 0;
-        while (i < COUNT(request_fields) && strcmp(request_fields[i].name, name) != 0)
-            i++;
-        if (i == COUNT(request_fields))
-            return hf_fail(err, HF_INVALID, "there is no field '%.60s' in a request of a batch",
-                           name);
-    }
-    int r = hf_wire_read(object, &request, request_fields, COUNT(request_fields), err);
-    if (r >= 0 && !json_is_string(json_object_get(object, "op")))
-        r = hf_fail(err, HF_INVALID, "a request of a batch needs an op");
+    struct hf_lease lease = {0};
+    int r = hf_wire_read(object, &lease, lease_fields, COUNT(lease_fields), err);
     if (r >= 0)
-        *ret = request;
+        *ret = lease;
     return r;
 }
 
@@ -510,23 +463,12 @@ int hf_wire_read_event(const struct json_t *object, struct hf_event *ret, struct
     return hf_wire_read(object, ret, event_fields, COUNT(event_fields), err);
 }
 
-int hf_wire_read_answer(const struct json_t *object, struct hf_answer *ret, struct hf_error *err)
+int hf_wire_read_execution(const struct json_t *object, struct hf_execution *ret,
+                           struct hf_error *err)
 {
-    struct hf_answer answer = {0};
-    const json_t *lease = json_object_get(object, "lease");
-    const json_t *holder = json_object_get(object, "holder");
-    const json_t *takeover = json_object_get(lease, "takeover");
-    int r = hf_wire_read(object, &answer, answer_fields, COUNT(answer_fields), err);
-    if (r >= 0 && lease)
-        r = hf_wire_read(lease, &answer.lease, lease_fields, COUNT(lease_fields), err);
-    if (r >= 0 && takeover)
-        r = hf_wire_read(takeover, &answer.lease.takeover, takeover_fields, COUNT(takeover_fields),
-                         err);
-    if (r >= 0 && holder) {
-        answer.has_holder = true;
-        r = hf_wire_read_status(holder, &answer.holder, err);
-    }
+    struct hf_execution x = {0};
+    int r = hf_wire_read(object, &x, execution_fields, COUNT(execution_fields), err);
     if (r >= 0)
-        *ret = answer;
+        *ret = x;
     return r;
 }

@@ -105,8 +105,7 @@ static void write_some(struct hf_pump *pump)
     pump->n -= (size_t)n;
 }
 
-/* 1: there may be more, 0: nothing for now, -1: the end. */
-static int read_some(struct hf_pump *pump)
+int hf_pump_read(struct hf_pump *pump)
 {
     ssize_t n = read(pump->in_fd, pump->bytes, sizeof pump->bytes);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -126,11 +125,11 @@ static int use_pump(struct hf_run *run, struct hf_tap *tap)
     if (run->over) { /* nobody is kept waiting any more: passed on when the lock is given back */
         hf_buf_add(&pump->rest, pump->bytes + pump->at, pump->n);
         pump->n = 0;
-        r = read_some(pump);
+        r = hf_pump_read(pump);
     } else if (pump->n)
         write_some(pump);
     else
-        r = read_some(pump);
+        r = hf_pump_read(pump);
     bool writes = pump->n && !run->over;
     tap->fd = r < 0 ? -1 : writes ? pump->out_fd : pump->in_fd;
     tap->events = writes ? POLLOUT : POLLIN;

@@ -47,6 +47,12 @@ struct hf_pump {
 /* A pipe whose writing end is the command's: *ret_write_fd. 0 or -errno. */
 int hf_pump_open(struct hf_pump *pump, struct hf_capture *capture, int out_fd, int *ret_write_fd);
 
+/*
+ * Read what is there, once, and keep it; only where it is passed on to nobody. 1: there may be more,
+ * 0: nothing for now, -1: the end.
+ */
+int hf_pump_read(struct hf_pump *pump);
+
 /* Where the pump is used: see struct hf_tap. */
 struct hf_tap hf_pump_tap(struct hf_pump *pump);
 

@@ -24,7 +24,9 @@ enum hf_ending {
     HF_ENDING_LOST,      /* the lease is somebody else's now, or the wrapper wants it dead */
     HF_ENDING_ABANDONED, /* the wrapper died */
     HF_ENDING_UNGUARDED, /* the guardian died */
-    HF_ENDING_CANCELLED  /* somebody asked for it */
+    HF_ENDING_CANCELLED, /* somebody asked for it */
+    HF_ENDING_STOPPED,   /* its worker is to stop */
+    HF_ENDING_COUNT
 };
 
 enum hf_due { HF_DUE_NOTHING, HF_DUE_TERM, HF_DUE_KILL };

@@ -68,7 +68,7 @@ static void settle_stand_in(struct guardian *g)
 /* The wrapper sleeps by its own will: what it must hear would not wake it. */
 static void wake_wrapper(struct guardian *g)
 {
-    if (g->paused && getppid() == g->wrapper)
+    if (g->paused && g->wrapper && getppid() == g->wrapper)
         kill(g->wrapper, SIGCONT);
 }
 
@@ -134,14 +134,14 @@ static void reap(struct guardian *g)
 
 static void act(struct guardian *g)
 {
-    struct hf_tree tree = {.root = getpid(), .spared = g->stand_in};
+    struct hf_tree tree = {.root = getpid(), .spared = &g->stand_in, .n_spared = 1};
     enum hf_due due = hf_plan_tick(&g->plan, hf_clock_boot_ms());
     if (due == HF_DUE_NOTHING)
         return;
     if (due == HF_DUE_KILL) {
         setpriority(PRIO_PROCESS, 0, -20); /* if we may: what we kill may be many, and forking */
         if (g->over)
-            tree.spared = 0; /* a stand-in that hangs must not keep us */
+            tree.n_spared = 0; /* a stand-in that hangs must not keep us */
     }
     uint32_t n = hf_tree_signal(&tree, due == HF_DUE_KILL ? SIGKILL : SIGTERM);
     if (g->over && g->plan.why == HF_ENDING_SELF && g->left_behind == 0)
@@ -154,7 +154,7 @@ static void act(struct guardian *g)
 static void pass_on(struct guardian *g, const struct hf_note *note)
 {
     if (g->over) {
-        struct hf_tree tree = {.root = getpid(), .spared = g->stand_in};
+        struct hf_tree tree = {.root = getpid(), .spared = &g->stand_in, .n_spared = 1};
         hf_tree_signal(&tree, note->number);
     } else if (!note->from_terminal || getpgid(g->pid) != g->wrapper_group)
         kill(g->pid, note->number);
@@ -173,6 +173,14 @@ static void renewed(struct guardian *g, const struct hf_note *note)
     hf_plan_renew(&g->plan, note->deadline_ms);
     if (note->cancel)
         hf_plan_end_soon(&g->plan, HF_ENDING_CANCELLED, hf_clock_boot_ms());
+}
+
+static void stop(struct guardian *g, bool at_once)
+{
+    if (at_once)
+        hf_plan_end_now(&g->plan, HF_ENDING_STOPPED, hf_clock_boot_ms());
+    else
+        hf_plan_end_soon(&g->plan, HF_ENDING_STOPPED, hf_clock_boot_ms());
 }
 
 static void obey(struct guardian *g, const struct hf_note *note, char *data, size_t n)
@@ -198,6 +206,9 @@ static void obey(struct guardian *g, const struct hf_note *note, char *data, siz
         break;
     case HF_NOTE_LOST:
         hf_plan_end_now(&g->plan, HF_ENDING_LOST, hf_clock_boot_ms());
+        break;
+    case HF_NOTE_STOP:
+        stop(g, note->number != 0);
         break;
     default:
         break;
@@ -302,24 +313,30 @@ static bool prepare(struct guardian *g)
     return prctl(PR_SET_CHILD_SUBREAPER, 1) == 0 && g->signal_fd >= 0 && g->timer_fd >= 0;
 }
 
+void hf_guardian_be(const struct hf_command *command, pid_t wrapper, int link)
+{
+    struct guardian g = {.command = command,
+                         .link = link,
+                         .wrapper = wrapper,
+                         .wrapper_group = getpgrp(),
+                         .stand_in_link = -1,
+                         .plan = {.deadline_ms = INT64_MAX, .timeout_at_ms = INT64_MAX}};
+    if (!prepare(&g))
+        _exit(1);
+    guard(&g);
+}
+
 int hf_guardian_start(const struct hf_command *command, struct hf_guardian *ret,
                       struct hf_error *err)
 {
     int ends[2];
-    struct guardian g = {.command = command,
-                         .wrapper = getpid(),
-                         .wrapper_group = getpgrp(),
-                         .stand_in_link = -1,
-                         .plan = {.deadline_ms = INT64_MAX, .timeout_at_ms = INT64_MAX}};
+    pid_t wrapper = getpid();
     int r = hf_link_open(ends);
     hf_clock_boot_ms(); /* both will need what it learns of the machine: learn it once */
     pid_t pid = r < 0 ? r : fork();
     if (pid == 0) {
         close(ends[0]);
-        g.link = ends[1];
-        if (!prepare(&g))
-            _exit(1);
-        guard(&g);
+        hf_guardian_be(command, wrapper, ends[1]);
     }
     if (pid < 0) {
         int saved_errno = r < 0 ? -r : errno;

@@ -29,4 +29,7 @@ struct hf_guardian {
 int hf_guardian_start(const struct hf_command *command, struct hf_guardian *ret,
                       struct hf_error *err);
 
+/* Be one, in a process forked for it. `wrapper` is who may be stopped by a terminal; 0: nobody. */
+_Noreturn void hf_guardian_be(const struct hf_command *command, pid_t wrapper, int link);
+
 #endif

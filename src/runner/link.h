@@ -18,6 +18,7 @@ enum hf_note_kind {
     HF_NOTE_PAUSE,   /* the wrapper is about to stop; data: the lease that must be kept meanwhile */
     HF_NOTE_RESUME,  /* it is back */
     HF_NOTE_LOST,    /* kill the tree at once */
+    HF_NOTE_STOP,    /* end the tree, the worker is to stop; `number` not 0: at once */
     /* to the wrapper */
     HF_NOTE_NOT_RUN, /* the command could not be started; `number` is the errno */
     HF_NOTE_STOPPED, /* the command was stopped by the signal `number` */

@@ -11,7 +11,7 @@
 #ifndef HF_RUNNER_RUN_H
 #define HF_RUNNER_RUN_H
 
-#include "deadline.h"
+#include "ending.h"
 #include "guardian.h"
 #include "signals.h"
 #include "spawn.h"
@@ -47,14 +47,6 @@ struct hf_run {
     /* Of an execution: marked as spawned before the command is started; NULL: a plain lock. */
     const struct hf_execution *execution;
     struct hf_capture *capture; /* what it prints goes to the store with its heartbeats; or NULL */
-};
-
-/* How it ended. */
-struct hf_run_end {
-    enum hf_ending why;
-    int status;           /* of the command, as of wait() */
-    int not_run;          /* errno: why it could not be started; 0: it was */
-    uint32_t left_behind; /* processes that outlived it and had to be ended */
 };
 
 /* Fills in the command's mask and process group. */

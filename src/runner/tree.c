@@ -99,6 +99,14 @@ static void add_children_by_scan(struct family *family, pid_t parent)
 
 /* ---- the descendants ------------------------------------------------------------------------ */
 
+static bool is_spared(const struct hf_tree *tree, pid_t pid)
+{
+    for (size_t i = 0; i < tree->n_spared; i++)
+        if (tree->spared[i] == pid)
+            return true;
+    return false;
+}
+
 /* Drop from the root's children, which are all there is as yet, those that are not meant. */
 static void drop_unmeant(const struct hf_tree *tree, struct family *family)
 {
@@ -106,7 +114,7 @@ static void drop_unmeant(const struct hf_tree *tree, struct family *family)
     for (size_t i = 0; i < family->n; i++) {
         struct hf_process_stat stat;
         pid_t pid = family->of[i].pid;
-        if (pid == tree->spared)
+        if (is_spared(tree, pid))
             continue;
         if (tree->since_ticks && hf_process_read_stat(pid, &stat) &&
             stat.start_ticks < tree->since_ticks)
@@ -191,10 +199,15 @@ uint32_t hf_tree_signal(const struct hf_tree *tree, int signal_number)
  * A process's orphans have come to us before it can be reaped: so where nobody is found, not even
  * the dead, nobody is left.
  */
+bool hf_tree_kill_once(const struct hf_tree *tree)
+{
+    return signal_family(tree, SIGKILL, NULL) > 0;
+}
+
 void hf_tree_kill(const struct hf_tree *tree)
 {
     static const struct timespec pause = {.tv_nsec = KILL_AGAIN_NS};
-    while (signal_family(tree, SIGKILL, NULL) > 0) {
+    while (hf_tree_kill_once(tree)) {
         while (waitpid(-1, NULL, WNOHANG) > 0)
             continue;
         nanosleep(&pause, NULL);

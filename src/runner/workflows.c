@@ -20,12 +20,15 @@ enum {
     FILE_MAX_BYTES = 1 << 20,
     RETRIES_MAX = 1000000,
     WORDS_MAX = 1000,
-    JITTER_MAX_MS = 24 * 3600 * 1000
+    JITTER_MAX_MS = 24 * 3600 * 1000,
+    KEEP_MIN_MS = 1000,
+    KEEP_COUNT_MAX = 1000000 /* so many are counted again and again */
 };
+#define KEEP_MAX_MS (INT64_C(36525) * 24 * 3600 * 1000) /* a century */
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-enum type { DURATION, NUMBER, CHOICE, TEXT, TEMPLATE, SCHEDULE, ZONE, WORDS, MAP };
+enum type { DURATION, NUMBER, CHOICE, TEXT, TEMPLATE, PATH, SCHEDULE, ZONE, WORDS, MAP };
 
 struct setting {
     const char *key;
@@ -56,7 +59,9 @@ static const struct setting settings[] = {
     {"time-zone", ZONE, AT(time_zone), 1, 0, 0, NULL},
     {"jitter", DURATION, AT(jitter_ms), 0, JITTER_MAX_MS, 0, NULL},
     {"catch-up", CHOICE, AT(catch_up), 0, 0, HF_CATCH_UP_LAST, catch_ups},
-    {"key-path", TEXT, AT(key_path), 1, 0, 0, NULL},
+    {"keep", DURATION, AT(keep_ms), KEEP_MIN_MS, KEEP_MAX_MS, HF_KEEP_DEFAULT_MS, NULL},
+    {"keep-count", NUMBER, AT(keep_count), 1, KEEP_COUNT_MAX, 0, NULL},
+    {"key-path", PATH, AT(key_path), 1, 0, 0, NULL},
     {"secret-files", WORDS, AT(secret_files), 1, 0, 0, NULL},
     {"user", TEXT, AT(user), 1, 0, 0, NULL},
     {"cwd", TEXT, AT(cwd), 1, 0, 0, NULL},
@@ -181,6 +186,8 @@ static int check_text(enum type type, const char *text, struct hf_error *err)
     switch (type) {
     case TEMPLATE:
         return hf_template_check(text, err);
+    case PATH:
+        return hf_key_path_check(text, err);
     case SCHEDULE:
         return hf_cron_parse(text, &cron, err);
     case ZONE:
@@ -276,6 +283,7 @@ static int read_value(struct reader *r, const struct setting *s, const yaml_node
         return read_choice(r, s, node, at);
     case TEXT:
     case TEMPLATE:
+    case PATH:
     case SCHEDULE:
     case ZONE:
         return read_text(r, s, node, at);
@@ -315,6 +323,8 @@ static int read_setting(struct reader *r, const yaml_node_pair_t *pair, struct h
     if (seen[i])
         return fail_at(r, key_node, "is given twice");
     seen[i] = true;
+    if (settings[i].offset == AT(secret_files))
+        w->secret_files_line = key_node->start_mark.line + 1;
     int code = read_value(r, &settings[i], node_of(r, pair->value), w);
     if (code >= 0)
         r->key = NULL;
@@ -366,6 +376,8 @@ static int read_workflow(struct reader *r, const yaml_node_pair_t *pair, struct 
         if (code < 0)
             return code;
     }
+    if (w->retry_backoff_ms == 0)
+        w->retry_backoff_ms = 1; /* to the store 0 means that FAILED is final */
     int code = check_workflow(r, key, w);
     r->workflow = NULL;
     return code;
@@ -535,4 +547,17 @@ int hf_workflows_find(const struct hf_workflows *all, const char *name,
 int32_t hf_workflow_max_attempts(const struct hf_workflow *workflow)
 {
     return workflow->retries < 0 ? 0 : (int32_t)workflow->retries + 1;
+}
+
+void hf_workflow_ask(const struct hf_workflow *workflow, struct hf_begin_options *ret)
+{
+    *ret = (struct hf_begin_options)HF_BEGIN_INIT;
+    ret->workflow = workflow->name;
+    ret->ttl_ms = workflow->ttl_ms;
+    ret->on_lost = (enum hf_on_lost)workflow->on_lost;
+    ret->max_attempts = hf_workflow_max_attempts(workflow);
+    ret->retry_backoff_ms = workflow->retries > 0 ? workflow->retry_backoff_ms : 0;
+    ret->concurrency = (int32_t)workflow->concurrency;
+    ret->overlap = (enum hf_overlap)workflow->overlap;
+    ret->queue_limit = (int32_t)workflow->queue_limit;
 }

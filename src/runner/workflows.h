@@ -31,9 +31,11 @@ struct hf_workflow {
     char *lock; /* a template; NULL: the workflow's name */
     char *schedule, *time_zone;
     int64_t jitter_ms;
-    int64_t catch_up; /* enum hf_catch_up */
+    int64_t catch_up;            /* enum hf_catch_up */
+    int64_t keep_ms, keep_count; /* as in hf_retention */
     char *key_path;
     char **secret_files;
+    size_t secret_files_line; /* where the file has them */
     char *user, *cwd;
     char **env; /* "NAME=VALUE" */
 };
@@ -56,6 +58,21 @@ int hf_workflows_find(const struct hf_workflows *all, const char *name,
 
 /* How often an execution may be begun: as hf_begin_options has it. */
 int32_t hf_workflow_max_attempts(const struct hf_workflow *workflow);
+
+/* What an execution of it is asked for with; lock, key and input are still to be set. */
+void hf_workflow_ask(const struct hf_workflow *workflow, struct hf_begin_options *ret);
+
+/* ---- key_path.c ----------------------------------------------------------------------------- */
+
+/* Is it a JSON path such as $.data.items[0].id or $["a key"]? */
+int hf_key_path_check(const char *text, struct hf_error *err);
+
+/*
+ * The key that this input has at the workflow's key-path: a text or a whole number. Empty where there
+ * is none, or no key-path. -HF_INVALID: the input is not JSON, or what is there can't be a key.
+ */
+int hf_workflow_key(const struct hf_workflow *workflow, const void *input, size_t input_size,
+                    char ret[HF_KEY_MAX + 1], struct hf_error *err);
 
 /* ---- template.c ----------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 
 #include "clock.h"
 #include "error.h"
-#include "id.h"
+#include "hmac.h"
 #include "server.h"
 
 enum { RELOAD_MS = 2000, TOKENS_MAX = 10000 };
@@ -108,22 +108,13 @@ void access_close(struct server *server)
     server->access = NULL;
 }
 
-/* Takes the same time wherever two hashes differ. */
-static bool equal_hashes(const uint8_t *a, const uint8_t *b)
-{
-    uint8_t differ = 0;
-    for (size_t i = 0; i < HF_SHA256_LEN; i++)
-        differ |= (uint8_t)(a[i] ^ b[i]);
-    return differ == 0;
-}
-
 static const struct hf_api_token *find_token(struct access *a, const char *secret)
 {
     uint8_t hash[HF_SHA256_LEN];
     const struct hf_api_token *found = NULL;
     hf_sha256(secret, strlen(secret), hash);
     for (size_t i = 0; i < a->now.n; i++)
-        if (equal_hashes(a->now.of[i].hash, hash))
+        if (hf_sha256_equal(a->now.of[i].hash, hash))
             found = &a->now.of[i];
     bool over = found && found->expires_at_ms && found->expires_at_ms <= hf_clock_wall_ms();
     return over ? NULL : found;
@@ -197,7 +188,8 @@ static bool take_bearer(struct request *req, struct access *a)
                                            : NULL;
     if (!token)
         return refuse(req, HF_UNAUTHORIZED, "the bearer token is unknown, revoked or expired");
-    req->may = (struct grant){parse_verbs(token->verbs), token->prefix};
+    req->may.verbs = parse_verbs(token->verbs);
+    memcpy(req->may.prefix, token->prefix, sizeof req->may.prefix);
     return true;
 }
 
@@ -206,7 +198,7 @@ bool access_check(struct request *req)
     struct access *a = req->server->access;
     bool required = req->server->opts->require_token && !req->connection->peer_trusted;
     req->may = (struct grant){VERB_ALL, ""};
-    if (req->route->verb == VERB_NONE)
+    if (req->route->verb == VERB_NONE || webhook_is_to_be_signed(req))
         return true;
     if (req->header.authorization) {
         if (!take_bearer(req, a))

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "error.h"
 #include "locks.h"
 #include "text.h"
@@ -46,6 +47,8 @@ static void answer_call(struct call *call)
         bool granted = answer->code == 0 && ask->op == HF_OP_ACQUIRE;
         if (granted || (answer->code == 0 && ask->op == HF_OP_EXTEND))
             metrics_lease(req->server, &answer->lease, granted);
+        if (answer->code == -HF_RACED)
+            metrics_raced(req->server);
         if (granted)
             announce_takeover(req, &answer->lease);
         if (answer->code == 0 && ask->op == HF_OP_RELEASE)
@@ -69,46 +72,63 @@ static void part_done(struct job *job, int code, const struct hf_answer *answer,
     }
     if (--call->left)
         return;
-    struct request *req = request_back(&call->req->job);
-    if (req) {
-        req->context = NULL;
+    if (request_back(&call->req->job))
         answer_call(call);
-    }
-    free(call);
 }
 
-/* What the library would refuse for the whole batch is refused here, with its place in it. */
+/* What a token must allow for this one. */
+static unsigned verbs_for(const struct hf_request *ask)
+{
+    unsigned runs = VERB_EXECUTIONS_WRITE | VERB_EXECUTIONS_WORK;
+    switch (ask->op) {
+    case HF_OP_ACQUIRE:
+        return ask->claim      ? VERB_EXECUTIONS_WORK
+               : ask->workflow ? VERB_EXECUTIONS_WRITE
+                               : VERB_LOCKS_WRITE;
+    case HF_OP_EXTEND:
+    case HF_OP_RELEASE: /* who has the lease's token may; also of an execution that it began */
+        return ask->outcome || ask->spawned || ask->has_output ? runs : runs | VERB_LOCKS_WRITE;
+    case HF_OP_ENQUEUE:
+    case HF_OP_CANCEL:
+        return VERB_EXECUTIONS_WRITE;
+    case HF_OP_FORCE:
+    case HF_OP_SETTLE:
+        return VERB_LOCKS_FORCE;
+    default:
+        return VERB_BATCH;
+    }
+}
+
+static bool has_prefix(const struct request *req, const char *name)
+{
+    return !name || strncmp(name, req->may.prefix, strlen(req->may.prefix)) == 0;
+}
+
+/* What the library would refuse for the whole batch is refused here. */
 static int check(const struct request *req, const struct hf_request *ask, struct hf_error *err)
 {
-    bool needs_token = ask->op == HF_OP_ACQUIRE || ask->op == HF_OP_EXTEND ||
-                       ask->op == HF_OP_RELEASE || ask->op == HF_OP_WITHDRAW;
-    if (!ask->name)
-        return hf_fail(err, HF_INVALID, "a request of a batch needs a name");
-    int r = hf_check_name(ask->name, err);
-    if (r >= 0 && (ask->token ? !body_is_token(ask->token) : needs_token))
-        r = hf_fail(err, HF_INVALID, "a token, a UUID in lower case, is needed");
-    if (r >= 0 && (ask->op == HF_OP_ACQUIRE || ask->ttl_ms))
-        r = hf_check_ttl(ask->ttl_ms, err);
-    if (r >= 0)
-        r = hf_check_text("owner", ask->owner, HF_OWNER_MAX, err);
-    if (r >= 0)
-        r = hf_check_text("note", ask->note, HF_NOTE_MAX, err);
-    if (r >= 0)
-        r = hf_check_text("reason", ask->reason, HF_REASON_MAX, err);
-    if (r >= 0 && strncmp(ask->name, req->may.prefix, strlen(req->may.prefix)) != 0)
+    int r = hf_check_request(ask, err);
+    if (r >= 0 && !(has_prefix(req, ask->name) && has_prefix(req, ask->workflow)))
         r = hf_fail(err, HF_FORBIDDEN, "this token is for names with another prefix");
-    if (r >= 0 && (ask->op == HF_OP_FORCE || ask->op == HF_OP_SETTLE) &&
-        !(req->may.verbs & VERB_LOCKS_FORCE))
+    if (r >= 0 && !(req->may.verbs & verbs_for(ask)))
         r = hf_fail(err, HF_FORBIDDEN, "this token is not allowed to do that");
     return r;
 }
 
-static struct call *read_call(struct request *req, const json_t *requests, struct hf_error *err)
+static void call_free(struct call *call)
 {
-    size_t n = json_array_size(requests);
-    struct call *call = calloc(1, sizeof *call + n * sizeof call->parts[0]);
-    int r = call ? 0 : hf_fail(err, HF_NOMEM, "out of memory");
-    for (size_t i = 0; r >= 0 && i < n; i++) {
+    for (size_t i = 0; call && i < call->n; i++)
+        hf_wire_request_clear(&call->parts[i].job.ask);
+    free(call);
+}
+
+static void call_clear(struct request *req) { call_free(req->context); }
+
+static int read_parts(struct request *req, const json_t *requests, struct call *call,
+                      struct hf_error *err)
+{
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < call->n; i++) {
         struct part *part = &call->parts[i];
         part->call = call;
         part->job.done = part_done;
@@ -117,33 +137,35 @@ static struct call *read_call(struct request *req, const json_t *requests, struc
             r = check(req, &part->job.ask, err);
         part->job.ask.durable = true;
     }
-    if (r < 0) {
-        free(call);
-        return NULL;
-    }
-    call->req = req;
-    call->n = call->left = n;
-    return call;
+    return r;
 }
 
-void post_batch(struct request *req)
+static int read_call(struct request *req, struct hf_error *err)
 {
-    struct hf_error err;
-    if (!body_parse(req))
-        return;
+    int r = body_load(req, err);
+    if (r < 0)
+        return r;
     const json_t *requests = json_object_get(req->json, "requests");
     size_t n = json_array_size(requests);
-    if (json_object_size(req->json) != 1 || n < 1 || n > REQUESTS_MAX) {
-        request_problem(req, HF_INVALID, "expected only \"requests\", an array of 1 to 256 of them",
-                        NULL);
-        return;
-    }
-    struct call *call = read_call(req, requests, &err);
-    if (!call) {
-        request_fail(req, &err);
-        return;
-    }
+    if (json_object_size(req->json) != 1 || n < 1 || n > REQUESTS_MAX)
+        return hf_fail(err, HF_INVALID, "expected only \"requests\", an array of 1 to %d of them",
+                       REQUESTS_MAX);
+    struct call *call = calloc(1, sizeof *call + n * sizeof call->parts[0]);
+    if (!call)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    call->req = req;
+    call->n = call->left = n;
+    req->context = call;
+    req->clear = call_clear;
+    return read_parts(req, requests, call, err);
+}
+
+static void put_call(struct request *req)
+{
+    struct call *call = req->context;
     req->working = true;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < call->n; i++)
         lane_put(req->server->lanes, LANE_WRITE, &call->parts[i].job);
 }
+
+void post_batch(struct request *req) { body_take(req, read_call, put_call); }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "error.h"
 #include "server.h"
 #include "text.h"
@@ -64,7 +65,7 @@ static bool take_query(struct request *req, struct query *q)
     snprintf(q->prefix, sizeof q->prefix, "%s", req->may.prefix);
     if (!query_int(req, "after", 0, INT64_MAX, 0, &q->after))
         return false;
-    if (!MHD_lookup_connection_value(req->mhd, MHD_GET_ARGUMENT_KIND, "name"))
+    if (!request_has_query(req, "name"))
         return true;
     if (!request_query(req, "name", q->name, sizeof q->name) || hf_check_name(q->name, &err) < 0) {
         request_problem(req, HF_INVALID, "the parameter name is not a lock's name", NULL);
@@ -145,7 +146,7 @@ struct stream {
     struct hf_buf ready; /* to be sent, from `sent` on */
     size_t sent;
     int64_t look_ms, ping_ms;
-    bool looking, ended, over; /* over: the response that owns it is no more */
+    bool looking, ended, over; /* over: the answer that owns it is no more */
 };
 
 struct streams {
@@ -161,7 +162,7 @@ static void stream_free(struct stream *s)
     free(s);
 }
 
-/* The library is done with the response; a look may be under way still. */
+/* Nobody will read it any more; a look may be under way still. */
 static void stream_gone(void *arg)
 {
     struct stream *s = arg;
@@ -178,10 +179,9 @@ static void stream_forget(struct request *req)
         s->req = NULL;
 }
 
-static ssize_t stream_read(void *arg, uint64_t at, char *to, size_t size)
+static ssize_t stream_read(void *arg, char *to, size_t size)
 {
     struct stream *s = arg;
-    (void)at;
     size_t left = s->ready.len - s->sent;
     if (left) {
         size_t n = left < size ? left : size;
@@ -189,11 +189,7 @@ static ssize_t stream_read(void *arg, uint64_t at, char *to, size_t size)
         s->sent += n;
         return (ssize_t)n;
     }
-    if (s->ended || !s->req)
-        return MHD_CONTENT_READER_END_OF_STREAM;
-    MHD_suspend_connection(s->req->mhd);
-    s->req->suspended = true;
-    return 0;
+    return s->ended || !s->req ? STREAM_END : 0;
 }
 
 static void send_text(struct stream *s, struct hf_buf *text)
@@ -282,13 +278,6 @@ void get_stream(struct request *req)
     }
     if (req->header.last_event_id)
         s->query.after = strtoll(req->header.last_event_id, NULL, 10);
-    req->stream =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, stream_read, s, stream_gone);
-    if (!req->stream) {
-        free(s);
-        request_problem(req, HF_NOMEM, "out of memory", NULL);
-        return;
-    }
     s->server = req->server;
     s->req = req;
     req->context = s;
@@ -298,10 +287,8 @@ void get_stream(struct request *req)
     s->prev = head;
     s->next->prev = s;
     head->next = s;
-    MHD_add_response_header(req->stream, "Cache-Control", "no-store");
-    req->content_type = "text/event-stream";
-    request_answer(req, 200);
-    request_watch_client(req);
+    req->cache_control = "no-store";
+    request_stream(req, &(struct stream_source){stream_read, stream_gone, s});
     req->server->again = true;
 }
 

@@ -1,128 +1,28 @@
-/* Requests as libmicrohttpd brings them, and answers as it wants them. */
+/* Requests, from their bytes to their end. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include "body.h"
 #include "error.h"
+#include "metrics.h"
 #include "server.h"
-#include "wire.h"
 
-static const char type_json[] = "application/json", type_problem[] = "application/problem+json";
-
-/* ---- what is due ---------------------------------------------------------------------------- */
-
-static void due_leave(struct due *d)
-{
-    if (!d->next)
-        return;
-    d->prev->next = d->next;
-    d->next->prev = d->prev;
-    d->prev = d->next = NULL;
-}
-
-/* To the end of the list: all of one list are given the same time. */
-static void due_enter(struct due *list, struct due *d, int64_t at_ms)
-{
-    due_leave(d);
-    d->at_ms = at_ms;
-    d->next = list;
-    d->prev = list->prev;
-    list->prev->next = d;
-    list->prev = d;
-}
-
-/* A request that never ends is told so where nothing else was sent; then the library sees the end. */
-static void cut_off(struct connection *c, bool receiving)
-{
-    static const char text[] = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n"
-                               "Content-Length: 0\r\n\r\n";
-    if (receiving && !c->listener->tls)
-        send(c->fd, text, sizeof text - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    shutdown(c->fd, SHUT_RDWR);
-    c->listener->run = true;
-}
-
-int64_t http_tick(struct server *server, int64_t at_ms)
-{
-    struct due *lists[] = {&server->receiving, &server->idle};
-    int64_t next_ms = INT64_MAX;
-    for (size_t i = 0; i < 2; i++) {
-        struct due *first;
-        while ((first = lists[i]->next) != lists[i] && first->at_ms <= at_ms) {
-            due_leave(first);
-            cut_off((struct connection *)first, lists[i] == &server->receiving);
-        }
-        if (first != lists[i] && first->at_ms < next_ms)
-            next_ms = first->at_ms;
-    }
-    return next_ms;
-}
-
-/* ---- connections ---------------------------------------------------------------------------- */
-
-/* At a Unix socket the kernel says who it is. */
-static void check_peer(struct connection *c)
-{
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    if (!c->listener->is_unix)
-        return;
-    bool known = getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    c->peer_trusted = known && (peer.uid == 0 || peer.uid == geteuid());
-    c->peer_refused = !c->peer_trusted;
-}
-
-static void on_connection(void *arg, struct MHD_Connection *mhd_connection, void **context,
-                          enum MHD_ConnectionNotificationCode code)
-{
-    struct listener *listener = arg;
-    struct server *server = listener->server;
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        struct connection *c = calloc(1, sizeof *c);
-        if (!c)
-            return;
-        c->listener = listener;
-        c->fd =
-            MHD_get_connection_info(mhd_connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-        check_peer(c);
-        due_enter(&server->idle, &c->due, now_ms() + IDLE_MS);
-        server->n_connections++;
-        *context = c;
-    } else if (*context) {
-        due_leave(&((struct connection *)*context)->due);
-        free(*context);
-        server->n_connections--;
-        *context = NULL;
-    }
-}
-
-static struct connection *connection_of(struct MHD_Connection *mhd_connection)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(mhd_connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
-/* The request line is there: the rest must follow soon. */
-static void *on_request_line(void *arg, const char *uri, struct MHD_Connection *mhd_connection)
-{
-    (void)uri;
-    struct server *server = ((struct listener *)arg)->server;
-    struct connection *c = connection_of(mhd_connection);
-    if (c)
-        due_enter(&server->receiving, &c->due, now_ms() + RECEIVE_MS);
-    return NULL;
-}
+enum {
+    AT_ONCE = 32,        /* steps of one connection before the others have their turn */
+    READY_AT_ONCE = 1024 /* connections in one go */
+};
 
 /* ---- a request's life ----------------------------------------------------------------------- */
 
 static void request_free(struct request *req)
 {
+    if (req->clear)
+        req->clear(req);
+    req->server->reserved -= req->reserved;
+    request_forget_config(req);
     json_decref(req->json);
     hf_buf_clear(&req->body);
     hf_buf_clear(&req->answer);
@@ -130,43 +30,34 @@ static void request_free(struct request *req)
     free(req);
 }
 
-static void log_request(const struct request *req)
+static void log_request(const struct request *req, int64_t took_us)
 {
     char status[8], took[24];
     if (!req->server->opts->log_requests && req->status < 500)
         return;
     snprintf(status, sizeof status, "%u", req->status);
-    snprintf(took, sizeof took, "%lld", (long long)(now_us() - req->received_us));
+    snprintf(took, sizeof took, "%lld", (long long)took_us);
     log_event("request", "id", req->id, "method", req->method, "path",
-              req->route ? req->route->path : "?", "name", req->name, "status", status, "us", took,
-              "client", req->left ? "gone" : NULL, LOG_END);
+              req->route ? req->route->path : "?", "name", req->name, "execution",
+              req->execution[0] ? req->execution : NULL, "status", status, "us", took, "client",
+              req->left ? "gone" : NULL, LOG_END);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *mhd_connection, void **context,
-                         enum MHD_RequestTerminationCode how)
+void request_end(struct request *req)
 {
-    struct listener *listener = arg;
-    struct server *server = listener->server;
-    struct request *req = *context;
-    struct connection *c = connection_of(mhd_connection);
-    (void)how;
-    if (c) {
-        c->busy = false;
-        due_enter(&server->idle, &c->due, now_ms() + IDLE_MS);
-    }
-    if (!req)
-        return;
-    *context = NULL;
-    request_unwatch_client(req);
+    struct server *server = req->server;
+    int64_t took_us = now_us() - req->received_us;
+    req->watched = false;
     if (req->forget)
         req->forget(req);
-    metrics_observe(server, H_REQUEST, now_us() - req->received_us);
+    if (req->stream.gone)
+        req->stream.gone(req->stream.arg);
+    metrics_observe(server, H_REQUEST, took_us);
     metrics_request(server, req->status);
-    log_request(req);
-    if (req->next)
-        req->next->prev = req->prev;
-    *(req->prev ? &req->prev->next : &server->requests) = req->next;
+    log_request(req, took_us);
+    ring_leave(&req->ring);
     server->n_requests--;
+    req->connection->req = NULL;
     req->gone = true;
     if (!req->working)
         request_free(req);
@@ -188,230 +79,298 @@ static void make_id(struct server *server, char ret[REQUEST_ID_MAX + 1])
     ret[24] = '\0';
 }
 
-/* What one look at all headers finds. */
-struct seen {
-    struct request *req;
-    const char *id, *length, *encoding;
-    int n_lengths, n_encodings;
-};
-
-static enum MHD_Result see_header(void *arg, enum MHD_ValueKind kind, const char *key,
-                                  const char *value)
+/* Note the headers that somebody here asks for. */
+static void take_headers(struct request *req)
 {
-    struct seen *seen = arg;
-    (void)kind;
     const struct {
         const char *name, **at;
-    } wanted[] = {
-        {"Host", &seen->req->header.host},     {"Authorization", &seen->req->header.authorization},
-        {"Origin", &seen->req->header.origin}, {"Last-Event-ID", &seen->req->header.last_event_id},
-        {"X-Request-Id", &seen->id},           {"Content-Length", &seen->length},
-        {"Transfer-Encoding", &seen->encoding}};
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        if ((key[0] | 32) == (wanted[i].name[0] | 32) && strcasecmp(key, wanted[i].name) == 0) {
-            seen->n_lengths += wanted[i].at == &seen->length;
-            seen->n_encodings += wanted[i].at == &seen->encoding;
-            *wanted[i].at = value ? value : "";
-        }
-    return MHD_YES;
+    } wanted[] = {{"Authorization", &req->header.authorization},
+                  {"Origin", &req->header.origin},
+                  {"Last-Event-ID", &req->header.last_event_id},
+                  {"X-Request-Id", &req->header.id}};
+    const char *at = req->head.fields, *name, *value;
+    req->header.host = req->head.host;
+    while (head_next_field(&at, &name, &value))
+        for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+            if ((name[0] | 32) == (wanted[i].name[0] | 32) && strcasecmp(name, wanted[i].name) == 0)
+                *wanted[i].at = value;
 }
 
-/*
- * Where two readers could disagree on where a request ends, one of them can be made to read what the
- * other has not checked: such a request is refused.
- */
-static void check_framing(struct request *req, const struct seen *seen)
+/* A new one, with room for a head of so many bytes. NULL: out of memory. */
+static struct request *request_new(struct connection *c, size_t n_head)
 {
-    if (seen->n_lengths > 1 || seen->n_encodings > 1 || (seen->length && seen->encoding))
-        request_problem(req, HF_INVALID,
-                        "the length of the body is given twice; send either one Content-Length or "
-                        "one Transfer-Encoding",
-                        NULL);
-    else if (seen->encoding && strcasecmp(seen->encoding, "chunked") != 0)
-        request_problem(req, HF_INVALID, "the only transfer encoding known here is chunked", NULL);
-    else if (seen->length && strtoull(seen->length, NULL, 10) > BODY_MAX)
-        request_problem(req, HF_TOO_LARGE, "a body may have 65536 bytes", NULL);
-}
-
-static struct request *request_begin(struct listener *listener,
-                                     struct MHD_Connection *mhd_connection, const char *method,
-                                     const char *path)
-{
-    struct server *server = listener->server;
-    struct request *req = calloc(1, sizeof *req);
-    struct connection *c = connection_of(mhd_connection);
-    if (!req || !c) {
-        free(req);
+    struct server *server = c->listener->server;
+    struct request *req = calloc(1, sizeof *req + n_head);
+    if (!req) {
+        c->broken = true;
         return NULL;
     }
-    *req = (struct request){.server = server,
-                            .connection = c,
-                            .mhd = mhd_connection,
-                            .method = method,
-                            .path = path,
-                            .received_us = now_us(),
-                            .body.cap = BODY_MAX,
-                            .answer.cap = ANSWER_MAX};
-    struct seen seen = {.req = req};
-    MHD_get_connection_values(mhd_connection, MHD_HEADER_KIND, see_header, &seen);
-    if (seen.id && is_plain_id(seen.id))
-        strcpy(req->id, seen.id);
-    else
-        make_id(server, req->id);
-    req->next = server->requests;
-    if (req->next)
-        req->next->prev = req;
-    server->requests = req;
+    req->server = server;
+    req->connection = c;
+    req->head = (struct head){.method = "", .path = "", .fields = ""};
+    req->method = req->path = "";
+    req->received_us = now_us();
+    req->body.cap = BODY_MAX;
+    req->answer.cap = ANSWER_MAX;
+    make_id(server, req->id);
+    ring_enter(&server->requests, &req->ring);
     server->n_requests++;
-    check_framing(req, &seen);
+    c->req = req;
     return req;
 }
 
-static enum MHD_Result send_answer(struct request *req)
+/* ---- as it arrives -------------------------------------------------------------------------- */
+
+/* Answer it, and listen to no more: where it ends is not known, or too far away. */
+static void turn_away(struct connection *c, unsigned status, const char *why)
 {
-    struct MHD_Response *r = req->stream;
-    if (!r) {
-        if (req->answer.failed) {
-            hf_buf_clear(&req->answer);
-            req->status = 500;
-        }
-        r = MHD_create_response_from_buffer(req->answer.len, req->answer.data,
-                                            MHD_RESPMEM_MUST_FREE);
-        if (!r)
-            return MHD_NO;
-        req->answer = (struct hf_buf){0};
-    }
-    MHD_add_response_header(r, "Content-Type", req->content_type);
-    MHD_add_response_header(r, "X-Request-Id", req->id);
-    if (req->retry_after_s) {
-        char seconds[16];
-        snprintf(seconds, sizeof seconds, "%d", req->retry_after_s);
-        MHD_add_response_header(r, "Retry-After", seconds);
-    }
-    if (req->allow)
-        MHD_add_response_header(r, "Allow", req->allow);
-    if (req->status == 401)
-        MHD_add_response_header(r, "WWW-Authenticate", "Bearer realm=\"holdfast\"");
-    if (req->server->draining || req->too_large) /* who sends too much is not listened to again */
-        MHD_add_response_header(r, "Connection", "close");
-    enum MHD_Result done = MHD_queue_response(req->mhd, req->status, r);
-    MHD_destroy_response(r);
-    return done;
+    struct request *req = c->req ? c->req : request_new(c, 0);
+    c->closing = true;
+    if (req)
+        request_refuse(req, status, status == 413 ? HF_TOO_LARGE : HF_INVALID, why);
 }
 
-static void arrive(struct request *req)
+void http_too_slow(struct connection *c)
 {
-    req->arrived = true;
-    req->connection->busy = true;
-    due_leave(&req->connection->due);
+    turn_away(c, 408, "the request did not arrive in time");
+}
+
+bool request_reserve(struct request *req, size_t bytes)
+{
+    if (bytes > LARGE_MAX - req->server->reserved)
+        return false;
+    req->server->reserved += bytes;
+    req->reserved += bytes;
+    return true;
+}
+
+static size_t body_most(const struct request *req)
+{
+    size_t most = req->route && req->route->body_max ? req->route->body_max : BODY_MAX;
+    return most == BODY_HOOK ? (size_t)req->server->opts->max_body : most;
+}
+
+static void refuse_large(struct request *req)
+{
+    char detail[80];
+    snprintf(detail, sizeof detail, "a body may have %zu bytes here", body_most(req));
+    turn_away(req->connection, 413, detail);
+}
+
+/*
+ * More than every request may send: only to a route that is for it, from whom it is for, and while
+ * there is room. `bytes`, 0: it does not say. What is refused is answered, and not listened to.
+ */
+static void admit_large(struct request *req, uint64_t bytes)
+{
+    size_t most = body_most(req);
+    if (bytes > most || most == BODY_MAX || req->reserved)
+        refuse_large(req);
+    else if (!route_enter(req))
+        req->connection->closing = true;
+    else if (request_reserve(req, bytes ? (size_t)bytes : most))
+        req->body.cap = most;
+    else {
+        request_problem(req, HF_UNAVAILABLE, "too many large requests at once; try again", NULL);
+        req->connection->closing = true;
+    }
+}
+
+static void begin(struct connection *c, const char *text, size_t n)
+{
+    static char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    const char *why = "";
+    struct request *req = request_new(c, n);
+    if (!req)
+        return;
+    int status = head_read(text, n, req->head_room, &req->head, &why);
+    if (status) {
+        turn_away(c, (unsigned)status, why);
+        return;
+    }
+    req->method = req->head.method;
+    req->path = req->head.path;
+    req->route = route_find(req->method, req->path);
+    take_headers(req);
+    if (req->header.id && is_plain_id(req->header.id))
+        strcpy(req->id, req->header.id);
+    if (req->head.length > BODY_MAX)
+        admit_large(req, req->head.length);
+    if (!req->answered && req->head.wants_go_on && !req->head.is_old &&
+        (req->head.length || req->head.chunked))
+        connection_send(c, &(struct iovec){go_on, sizeof go_on - 1}, 1);
+}
+
+/* The head of the next request, if it is there; how many bytes were used. */
+static size_t take_head(struct connection *c, const char *text, size_t n)
+{
+    size_t skipped = 0;
+    while (n - skipped >= 2 && text[skipped] == '\r' && text[skipped + 1] == '\n')
+        skipped += 2; /* some clients send an empty line behind a body */
+    text += skipped;
+    n -= skipped;
+    if (!n || (n == 1 && text[0] == '\r'))
+        return skipped;
+    ssize_t length = head_length(text, n, &c->scanned);
+    if (length > HEADERS_MAX || (length == 0 && n >= HEADERS_MAX))
+        turn_away(c, 431, "the headers have more than 12288 bytes");
+    else if (length < 0)
+        turn_away(c, (unsigned)-length, "this is not HTTP/1.1");
+    else if (length > 0) {
+        c->scanned = 0;
+        begin(c, text, (size_t)length);
+        return skipped + (size_t)length;
+    } else if (!c->receiving) {
+        c->receiving = true;
+        connection_due(c, &c->listener->server->receiving, RECEIVE_MS);
+    }
+    return skipped;
+}
+
+static size_t take_chunks(struct request *req, const char *text, size_t n)
+{
+    size_t used, more;
+    int r = chunks_read(&req->chunks, text, n, &used, &req->body);
+    if (r == -413) {
+        admit_large(req, 0);
+        if (req->answered)
+            return used;
+        r = chunks_read(&req->chunks, text + used, n - used, &more, &req->body);
+        used += more;
+    }
+    if (r == -413)
+        refuse_large(req);
+    else if (r < 0)
+        turn_away(req->connection, (unsigned)-r, "the chunks of the body are broken");
+    req->arrived = r > 0;
+    return used;
+}
+
+static size_t take_sized(struct request *req, const char *text, size_t n)
+{
+    size_t left = (size_t)req->head.length - req->body.len;
+    size_t used = left < n ? left : n;
+    if (used)
+        hf_buf_add(&req->body, text, used);
+    req->arrived = used == left;
+    return used;
+}
+
+/* What has come of the body; how many bytes were used. */
+static size_t take_body(struct request *req, const char *text, size_t n)
+{
+    struct connection *c = req->connection;
+    size_t used = req->head.chunked ? take_chunks(req, text, n) : take_sized(req, text, n);
+    bool in_time = req->body.len - req->progress >= RECEIVE_BYTES;
+    if (req->body.failed) {
+        request_problem(req, HF_NOMEM, "out of memory", NULL);
+        c->closing = true;
+    }
+    if (in_time)
+        req->progress = req->body.len;
+    if (!req->arrived && !req->answered && (!c->receiving || in_time)) {
+        c->receiving = true;
+        connection_due(c, &req->server->receiving, RECEIVE_MS);
+    }
+    return used;
+}
+
+static void handle(struct request *req)
+{
+    struct connection *c = req->connection;
+    c->receiving = false;
+    ring_leave(&c->due.ring);
+    if (req->answered)
+        return;
     if (req->server->closed)
         request_problem(req, HF_UNAVAILABLE, "the service is stopping", NULL);
-    else if (req->too_large)
-        request_problem(req, HF_TOO_LARGE, "a body may have 65536 bytes", NULL);
     else
         route_request(req);
 }
 
-/* Called with the headers, with each piece of the body, at its end, and when it was resumed. */
-static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd_connection,
-                                  const char *path, const char *method, const char *version,
-                                  const char *data, size_t *size, void **context)
+/* Take what has come. False: there is no more for now. */
+static bool receive(struct connection *c)
 {
-    struct request *req = *context;
-    (void)version;
-    if (!req) {
-        *context = req = request_begin(arg, mhd_connection, method, path);
-        if (!req)
-            return MHD_NO;
-        return req->answered ? send_answer(req) : MHD_YES;
+    size_t n, used = 0;
+    const char *text = c->listener->server->room;
+    if (!connection_receive(c, &n)) {
+        if (c->ended)
+            connection_close(c);
+        return false;
     }
-    if (*size) {
-        hf_buf_add(&req->body, data, *size);
-        req->too_large |= req->body.failed;
-        *size = 0;
-        return MHD_YES;
+    if (!c->req)
+        used = take_head(c, text, n);
+    if (c->req && !c->req->answered)
+        used += take_body(c->req, text + used, n - used);
+    bool whole = c->req && (c->req->arrived || c->req->answered);
+    connection_keep(c, text + used, c->closing ? 0 : n - used, !whole);
+    if (whole)
+        handle(c->req);
+    return whole || c->broken || c->readable || c->ended;
+}
+
+/* ---- going on ------------------------------------------------------------------------------- */
+
+/* It was answered: the next one, or none. */
+static void finish(struct connection *c)
+{
+    request_end(c->req);
+    if (c->closing)
+        connection_finish(c);
+    else
+        connection_due(c, &c->listener->server->idle, IDLE_MS);
+}
+
+/* One step. False: something must happen before the next. */
+static bool go_on(struct connection *c)
+{
+    struct request *req = c->req;
+    if (!connection_flush(c))
+        return false;
+    if (c->lingering) {
+        connection_linger(c);
+        return false;
     }
-    if (!req->arrived)
-        arrive(req);
-    if (req->left)
-        return MHD_NO;
-    if (req->answered)
-        return send_answer(req);
-    MHD_suspend_connection(mhd_connection);
-    req->suspended = true;
-    return MHD_YES;
-}
-
-/* ---- answers -------------------------------------------------------------------------------- */
-
-void request_resume(struct request *req)
-{
-    if (!req->suspended)
-        return;
-    req->suspended = false;
-    MHD_resume_connection(req->mhd);
-    req->connection->listener->run = true;
-}
-
-void request_answer(struct request *req, unsigned status)
-{
-    req->status = status;
-    if (!req->content_type)
-        req->content_type = type_json;
-    req->answered = true;
-    request_unwatch_client(req);
-    request_resume(req);
-}
-
-/* When it is worth to ask again. */
-static int retry_after_s(int code, const struct hf_status *holder)
-{
-    enum { LONGEST_S = 60 };
-    if (code == HF_UNAVAILABLE || code == HF_UNKNOWN || code == HF_QUEUE_FULL ||
-        code == HF_CANCELLED)
-        return 1;
-    if (code != HF_HELD && code != HF_RACED)
-        return 0;
-    int64_t s = holder ? holder->remaining_ms / 1000 + 1 : 1;
-    return s < 1 ? 1 : s > LONGEST_S ? LONGEST_S : (int)s;
-}
-
-void request_problem(struct request *req, int code, const char *detail,
-                     const struct hf_status *holder)
-{
-    struct hf_buf *out = &req->answer;
-    const char *name = hf_code_name(code), *title = hf_code_meaning(code);
-    int status = hf_code_http(code);
-    hf_buf_clear(out);
-    *out = (struct hf_buf)HF_BUF(ANSWER_MAX);
-    hf_buf_printf(out, "{\"type\":\"urn:holdfast:problem:%s\",\"title\":\"%s\",\"status\":%d,",
-                  name, title, status);
-    hf_buf_puts(out, "\"detail\":");
-    hf_wire_string(out, detail, strlen(detail));
-    hf_buf_printf(out, ",\"code\":\"%s\",\"requestId\":\"%s\"", name, req->id);
-    if (holder) {
-        hf_buf_puts(out, ",\"holder\":");
-        hf_wire_status(out, holder);
+    if (req && req->answered) {
+        if (!answer_send(req))
+            return false;
+        finish(c);
+        return true;
     }
-    hf_buf_putc(out, '}');
-    req->retry_after_s = retry_after_s(code < 0 ? -code : code, holder);
-    req->content_type = type_problem;
-    request_answer(req, (unsigned)status);
+    bool with_a_lane = req && req->arrived; /* or it waits */
+    return !with_a_lane && receive(c);
 }
 
-void request_fail(struct request *req, const struct hf_error *err)
+static void advance(struct connection *c)
 {
-    request_problem(req, -err->code, err->message, err->has_holder ? &err->holder : NULL);
+    int n = 0;
+    while (!c->broken && !(c->req && c->req->left) && go_on(c) && ++n < AT_ONCE)
+        continue;
+    if (c->broken || (c->req && c->req->left))
+        connection_close(c);
+    else if (n == AT_ONCE)
+        connection_ready(c);
+}
+
+void http_run(struct server *server)
+{
+    for (int n = 0; n < READY_AT_ONCE && !ring_is_empty(&server->ready); n++) {
+        struct ring *first = server->ready.next;
+        ring_leave(first);
+        advance((struct connection *)((char *)first - offsetof(struct connection, ready)));
+    }
 }
 
 void http_give_up(struct server *server)
 {
-    for (struct request *req = server->requests, *next; req; req = next) {
-        next = req->next;
-        if (req->suspended && !req->answered)
+    for (struct ring *at = server->requests.next; at != &server->requests; at = at->next) {
+        struct request *req = (struct request *)at;
+        if (req->arrived && !req->answered)
             request_problem(req, HF_UNAVAILABLE, "the service is stopping", NULL);
     }
 }
+
+/* ---- lanes ---------------------------------------------------------------------------------- */
 
 void request_ask(struct request *req, enum lane_name lane, job_done_fn *done)
 {
@@ -434,95 +393,61 @@ struct request *request_back(struct job *job)
 
 void request_watch_client(struct request *req)
 {
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = req};
-    if (!req->watched)
-        req->watched =
-            epoll_ctl(req->server->gone_fd, EPOLL_CTL_ADD, req->connection->fd, &event) == 0;
+    req->watched = true;
+    if (!req->connection->peer_left)
+        return;
+    req->left = true;
+    connection_ready(req->connection);
 }
 
-void request_unwatch_client(struct request *req)
+void request_unwatch_client(struct request *req) { req->watched = false; }
+
+/* ---- headers and queries -------------------------------------------------------------------- */
+
+const char *request_header(const struct request *req, const char *wanted)
 {
-    if (req->watched)
-        epoll_ctl(req->server->gone_fd, EPOLL_CTL_DEL, req->connection->fd, NULL);
-    req->watched = false;
+    const char *at = req->head.fields, *name, *value;
+    while (head_next_field(&at, &name, &value))
+        if (strcasecmp(name, wanted) == 0)
+            return value;
+    return NULL;
 }
 
-void http_see_gone(struct server *server)
+bool query_next(const char **at, struct query_part *ret)
 {
-    struct epoll_event events[64];
-    int n = epoll_wait(server->gone_fd, events, 64, 0);
-    for (int i = 0; i < n; i++) {
-        struct request *req = events[i].data.ptr;
-        request_unwatch_client(req);
-        req->left = true;
-        if (req->forget)
-            req->forget(req);
-        request_resume(req);
+    const char *part = *at;
+    if (!part || !*part)
+        return false;
+    size_t n = strcspn(part, "&");
+    const char *equals = memchr(part, '=', n);
+    *ret = (struct query_part){.name = part, .n_name = equals ? (size_t)(equals - part) : n};
+    if (equals) {
+        ret->value = equals + 1;
+        ret->n_value = n - ret->n_name - 1;
     }
+    *at = part + n + (part[n] == '&');
+    return true;
 }
 
-/* ---- queries -------------------------------------------------------------------------------- */
+static bool find_query(const struct request *req, const char *name, struct query_part *ret)
+{
+    const char *at = req->head.query;
+    while (query_next(&at, ret))
+        if (ret->n_name == strlen(name) && memcmp(ret->name, name, ret->n_name) == 0)
+            return true;
+    return false;
+}
+
+bool request_has_query(const struct request *req, const char *name)
+{
+    struct query_part part;
+    return find_query(req, name, &part);
+}
 
 const char *request_query(const struct request *req, const char *name, char *room, size_t size)
 {
-    const char *raw = MHD_lookup_connection_value(req->mhd, MHD_GET_ARGUMENT_KIND, name);
-    return raw && decode_percent(raw, strlen(raw), room, size) ? room : NULL;
-}
-
-/* ---- the library ---------------------------------------------------------------------------- */
-
-/* Paths and queries are decoded by us: a %2F in a name is no slash of the path. */
-static size_t leave_escaped(void *arg, struct MHD_Connection *mhd_connection, char *text)
-{
-    (void)arg, (void)mhd_connection;
-    return strlen(text);
-}
-
-static void drop_message(void *arg, const char *format, va_list args)
-{
-    (void)arg, (void)format, (void)args;
-}
-
-static int read_file(const char *path, struct hf_buf *ret, struct hf_error *err)
-{
-    char piece[4096];
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read %s", path);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
-        hf_buf_add(ret, piece, n);
-    fclose(file);
-    return ret->failed || !ret->len ? hf_fail(err, HF_INVALID, "%s is empty or too large", path)
-                                    : 0;
-}
-
-int http_start(struct server *server, struct listener *l, struct hf_error *err)
-{
-    struct hf_buf cert = HF_BUF(1 << 20), key = HF_BUF(1 << 20);
-    int r = 0;
-    if (l->tls && (r = read_file(server->opts->tls_cert, &cert, err)) >= 0)
-        r = read_file(server->opts->tls_key, &key, err);
-    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, cert.data},
-                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, key.data},
-                                   {MHD_OPTION_END, 0, NULL}};
-    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
-    if (r >= 0) {
-        l->daemon = MHD_start_daemon(
-            flags | (l->tls ? MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, l,
-            MHD_OPTION_EXTERNAL_LOGGER, drop_message, NULL, MHD_OPTION_LISTEN_SOCKET, l->fd,
-            MHD_OPTION_CONNECTION_LIMIT, (unsigned)server->opts->max_connections,
-            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-            0u, MHD_OPTION_NOTIFY_CONNECTION, on_connection, l, MHD_OPTION_NOTIFY_COMPLETED,
-            on_completed, l, MHD_OPTION_URI_LOG_CALLBACK, on_request_line, l,
-            MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-            MHD_OPTION_ARRAY, l->tls ? tls : &tls[2], MHD_OPTION_END);
-        if (!l->daemon)
-            r = hf_fail(err, l->tls ? HF_INVALID : HF_UNAVAILABLE, "can't serve at %s%s",
-                        l->address, l->tls ? "; do --tls-cert and --tls-key belong together?" : "");
-        else
-            l->epoll_fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    }
-    hf_buf_clear(&cert);
-    hf_buf_clear(&key);
-    return r;
+    struct query_part part;
+    if (!find_query(req, name, &part) || !part.value)
+        return NULL;
+    return decode_query(part.value, part.n_value, room, size) ? room : NULL;
 }

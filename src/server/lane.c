@@ -12,8 +12,9 @@
 
 enum {
     BATCH_MAX = 256,
-    NEAR = 8, /* in a queue: as far as the store counts */
-    BATCHES = 3 /* one being filled and applied, others on their way back */
+    BATCH_BYTES_MAX = 8 << 20, /* of inputs: what a store must hold at a time */
+    NEAR = 8,                  /* in a queue: as far as the store counts */
+    BATCHES = 3                /* one being filled and applied, others on their way back */
 };
 
 struct batch {
@@ -41,10 +42,13 @@ struct lane {
     struct queue queue;
     struct batch *spare, *done, **done_end;
     bool closing;
+    bool starved; /* it waits for a spare batch */
 };
 
 struct lanes {
     int event_fd;
+    struct queue looks;   /* that need no lane ... */
+    struct batch *looked; /* ... but are done here */
     struct lane of[N_LANES];
 };
 
@@ -102,43 +106,56 @@ static void work(struct hf *hf, struct batch *b)
         apply_batch(hf, b);
 }
 
-/* What can be done together, from the head of the queue. Called with the mutex held. */
-static void fill(struct lane *lane, struct batch *b)
+/* What can be done together, from the head of the queue. */
+static void fill(struct batch *b, struct queue *q)
 {
+    size_t bytes = 0;
     b->n = 0;
-    while (lane->queue.first && b->n < BATCH_MAX) {
-        struct job *job = lane->queue.first;
-        if (job->work && b->n)
+    while (q->first && b->n < BATCH_MAX) {
+        struct job *job = q->first;
+        bytes += job->ask.input_size;
+        if (b->n && (job->work || bytes > BATCH_BYTES_MAX))
             break;
-        lane->queue.first = job->next;
+        q->first = job->next;
         b->jobs[b->n] = job;
         b->asks[b->n++] = job->ask;
         if (job->work)
             break;
     }
+    if (!q->first)
+        q->end = &q->first;
+}
+
+/* Wait for something to do, and take it. NULL: there will be no more. Called with the mutex held. */
+static struct batch *next_batch(struct lane *lane)
+{
+    while ((!lane->queue.first || !lane->spare) && !(lane->closing && !lane->queue.first)) {
+        lane->starved = lane->queue.first;
+        pthread_cond_wait(&lane->todo, &lane->mutex);
+    }
+    lane->starved = false;
     if (!lane->queue.first)
-        lane->queue.end = &lane->queue.first;
+        return NULL;
+    struct batch *b = lane->spare;
+    lane->spare = b->next;
+    fill(b, &lane->queue);
+    return b;
 }
 
 static void *lane_main(void *arg)
 {
     struct lane *lane = arg;
     pthread_mutex_lock(&lane->mutex);
-    for (;;) {
-        while ((!lane->queue.first || !lane->spare) && !(lane->closing && !lane->queue.first))
-            pthread_cond_wait(&lane->todo, &lane->mutex);
-        if (!lane->queue.first)
-            break;
-        struct batch *b = lane->spare;
-        lane->spare = b->next;
-        fill(lane, b);
+    for (struct batch *b; (b = next_batch(lane));) {
         pthread_mutex_unlock(&lane->mutex);
         work(lane->hf, b);
         pthread_mutex_lock(&lane->mutex);
         b->next = NULL;
         *lane->done_end = b;
         lane->done_end = &b->next;
+        pthread_mutex_unlock(&lane->mutex); /* or whoever is woken would wait for it */
         eventfd_write(lane->lanes->event_fd, 1);
+        pthread_mutex_lock(&lane->mutex);
     }
     pthread_mutex_unlock(&lane->mutex);
     return NULL;
@@ -150,54 +167,68 @@ int lanes_fd(const struct lanes *lanes) { return lanes->event_fd; }
 
 struct hf *lanes_handle(struct lanes *lanes, enum lane_name lane) { return lanes->of[lane].hf; }
 
-static void look(struct hf *hf, struct job *job)
-{
-    struct hf_answer answer;
-    struct hf_error err;
-    int r = hf_apply(hf, &job->ask, 1, &answer, &err);
-    job->done(job, r, &answer, &err);
-}
-
 void lane_put(struct lanes *lanes, enum lane_name lane, struct job *job)
 {
-    if (lane == LANE_READ && hf_is_local(lanes->of[lane].hf))
-        look(lanes->of[lane].hf, job);
-    else
-        queue_add(&lanes->of[lane].gathered, job);
+    bool is_look = lane == LANE_READ && !job->work && hf_is_local(lanes->of[lane].hf);
+    queue_add(is_look ? &lanes->looks : &lanes->of[lane].gathered, job);
+}
+
+static void give_back(struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        b->jobs[i]->done(b->jobs[i], b->codes[i], &b->answers[i], &b->err);
+}
+
+static void flush(struct lane *lane)
+{
+    if (!lane->gathered.first)
+        return;
+    pthread_mutex_lock(&lane->mutex);
+    *lane->queue.end = lane->gathered.first;
+    lane->queue.end = lane->gathered.end;
+    pthread_mutex_unlock(&lane->mutex);
+    pthread_cond_signal(&lane->todo);
+    queue_init(&lane->gathered);
 }
 
 void lanes_flush(struct lanes *lanes)
 {
-    for (int i = 0; i < N_LANES; i++) {
-        struct lane *lane = &lanes->of[i];
-        if (!lane->gathered.first)
-            continue;
-        pthread_mutex_lock(&lane->mutex);
-        *lane->queue.end = lane->gathered.first;
-        lane->queue.end = lane->gathered.end;
-        pthread_cond_signal(&lane->todo);
-        pthread_mutex_unlock(&lane->mutex);
-        queue_init(&lane->gathered);
+    for (int i = 0; i < N_LANES; i++)
+        flush(&lanes->of[i]);
+    while (lanes->looks.first) { /* now that the others are at work */
+        fill(lanes->looked, &lanes->looks);
+        work(lanes->of[LANE_READ].hf, lanes->looked);
+        give_back(lanes->looked);
     }
+}
+
+static struct batch *take_done(struct lane *lane)
+{
+    pthread_mutex_lock(&lane->mutex);
+    struct batch *done = lane->done;
+    lane->done = NULL;
+    lane->done_end = &lane->done;
+    pthread_mutex_unlock(&lane->mutex);
+    return done;
+}
+
+static void put_spare(struct lane *lane, struct batch *b)
+{
+    pthread_mutex_lock(&lane->mutex);
+    b->next = lane->spare;
+    lane->spare = b;
+    bool starved = lane->starved;
+    pthread_mutex_unlock(&lane->mutex);
+    if (starved)
+        pthread_cond_signal(&lane->todo);
 }
 
 static void deliver(struct lane *lane)
 {
-    for (;;) {
-        pthread_mutex_lock(&lane->mutex);
-        struct batch *b = lane->done;
-        if (b && !(lane->done = b->next))
-            lane->done_end = &lane->done;
-        pthread_mutex_unlock(&lane->mutex);
-        if (!b)
-            return;
-        for (size_t i = 0; i < b->n; i++)
-            b->jobs[i]->done(b->jobs[i], b->codes[i], &b->answers[i], &b->err);
-        pthread_mutex_lock(&lane->mutex);
-        b->next = lane->spare;
-        lane->spare = b;
-        pthread_cond_signal(&lane->todo);
-        pthread_mutex_unlock(&lane->mutex);
+    for (struct batch *b = take_done(lane), *next; b; b = next) {
+        next = b->next;
+        give_back(b);
+        put_spare(lane, b);
     }
 }
 
@@ -283,15 +314,22 @@ void lanes_close(struct lanes *lanes)
         lane_close(&lanes->of[i]);
     if (lanes->event_fd >= 0)
         close(lanes->event_fd);
+    free(lanes->looked);
     free(lanes);
 }
 
 int lanes_open(const char *url, struct lanes **ret, struct hf_error *err)
 {
     struct lanes *lanes = calloc(1, sizeof *lanes);
-    if (!lanes)
+    struct batch *looked = malloc(sizeof *looked);
+    if (!lanes || !looked) {
+        free(lanes);
+        free(looked);
         return hf_fail(err, HF_NOMEM, "out of memory");
+    }
     int r = 0;
+    lanes->looked = looked;
+    queue_init(&lanes->looks);
     for (int i = 0; i < N_LANES; i++) {
         struct lane *lane = &lanes->of[i];
         lane->lanes = lanes;

@@ -37,7 +37,7 @@ struct job {
 
 enum lane_name {
     LANE_WRITE, /* changes, many in one transaction */
-    LANE_READ,  /* looks at single names */
+    LANE_READ,  /* looks at single names and executions */
     LANE_CHORE, /* lists, events, totals, sweeps: one after the other */
     N_LANES
 };
@@ -54,8 +54,8 @@ int lanes_fd(const struct lanes *lanes);
 /* The handle of a lane, for what is safe on any thread. */
 struct hf *lanes_handle(struct lanes *lanes, enum lane_name lane);
 
-/* A look at a store of this machine is done at once, and done() called: that is quicker than to
- * hand it to a thread. */
+/* Plain looks at a store of this machine are done by lanes_flush() itself, all that were gathered as
+ * of one moment: that is quicker than to hand them to a thread. */
 void lane_put(struct lanes *lanes, enum lane_name lane, struct job *job);
 void lanes_flush(struct lanes *lanes);
 void lanes_deliver(struct lanes *lanes);

@@ -156,8 +156,6 @@ void listen_close(struct server *server)
 {
     for (size_t i = 0; i < server->n_listeners; i++) {
         struct listener *l = &server->listeners[i];
-        if (l->daemon)
-            MHD_stop_daemon(l->daemon);
         if (l->fd >= 0)
             close(l->fd);
         if (l->made)

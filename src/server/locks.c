@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
+#include "body.h"
 #include "text.h"
 #include "wire.h"
 
@@ -14,30 +16,20 @@
 
 void describe_client(const struct request *req, char *ret, size_t size)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(req->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *from = info ? info->client_addr : NULL;
+    struct sockaddr_storage from = {0};
+    socklen_t length = sizeof from;
     char text[INET6_ADDRSTRLEN] = "a local client";
-    if (from && from->sa_family == AF_INET)
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)from)->sin_addr, text, sizeof text);
-    else if (from && from->sa_family == AF_INET6)
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)from)->sin6_addr, text, sizeof text);
+    getpeername(req->connection->fd, (struct sockaddr *)&from, &length);
+    if (from.ss_family == AF_INET)
+        inet_ntop(AF_INET, &((struct sockaddr_in *)&from)->sin_addr, text, sizeof text);
+    else if (from.ss_family == AF_INET6)
+        inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&from)->sin6_addr, text, sizeof text);
     snprintf(ret, size, "%s", text);
 }
 
 void announce_takeover(const struct request *req, const struct hf_lease *lease)
 {
-    char fence[24], old_fence[24], held[24];
-    const struct hf_takeover *t = &lease->takeover;
-    if (t->reason == HF_STALE_NOT)
-        return;
-    snprintf(fence, sizeof fence, "%lld", (long long)lease->fence);
-    snprintf(old_fence, sizeof old_fence, "%lld", (long long)t->fence);
-    snprintf(held, sizeof held, "%lld", (long long)t->held_for_ms);
-    log_event("takeover", "message", "STALE LOCK taken over", "name", lease->name, "reason",
-              hf_stale_reason_name(t->reason), "from", t->owner, "lock-id", t->lock_id, "old-fence",
-              old_fence, "held-ms", held, "to", lease->owner, "fence", fence, "id", req->id,
-              LOG_END);
+    log_takeover(lease, req->id);
 }
 
 void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new)
@@ -52,25 +44,9 @@ void answer_lease(struct request *req, const struct hf_lease *lease, bool is_new
 void answer_refusal(struct request *req, const struct hf_request *ask,
                     const struct hf_answer *answer)
 {
-    char who[HF_MESSAGE_MAX / 2] = "", detail[HF_MESSAGE_MAX];
-    if (answer->has_holder)
-        hf_describe_status(&answer->holder, who, sizeof who);
-    switch (-answer->code) {
-    case HF_HELD:
-        snprintf(detail, sizeof detail, "%s", who);
-        break;
-    case HF_LOST:
-        snprintf(detail, sizeof detail, "the lease on %s was lost or is not yours; %s", ask->name,
-                 who);
-        break;
-    case HF_FENCE_STALE:
-        snprintf(detail, sizeof detail, "fence %lld is not the current one; %s",
-                 (long long)ask->fence, who);
-        break;
-    default:
-        snprintf(detail, sizeof detail, "%s: %s", ask->name, hf_code_meaning(answer->code));
-    }
-    request_problem(req, -answer->code, detail, answer->has_holder ? &answer->holder : NULL);
+    struct hf_error err;
+    hf_refusal(ask, answer, &err);
+    request_fail(req, &err);
 }
 
 /* The request that a job belongs to, unless the client has gone, the store failed or it refused. */
@@ -115,19 +91,10 @@ void post_acquire(struct request *req)
 {
     struct fields f;
     if (body_read(req,
-                  FIELD_TOKEN | FIELD_OWNER | FIELD_NOTE | FIELD_TTL | FIELD_WAIT | FIELD_PRIORITY,
+                  FIELD(TOKEN) | FIELD(OWNER) | FIELD(NOTE) | FIELD(TTL) | FIELD(WAIT) |
+                      FIELD(PRIORITY),
                   &f))
         waits_begin(req, &f);
-}
-
-static bool require(struct request *req, bool is_there, const char *what)
-{
-    char detail[80];
-    if (is_there)
-        return true;
-    snprintf(detail, sizeof detail, "the field %s is needed", what);
-    request_problem(req, HF_INVALID, detail, NULL);
-    return false;
 }
 
 static void extend_done(struct job *job, int code, const struct hf_answer *answer,
@@ -141,8 +108,8 @@ static void extend_done(struct job *job, int code, const struct hf_answer *answe
 void post_extend(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_TOKEN | FIELD_FENCE | FIELD_TTL, &f) ||
-        !require(req, f.token, "token"))
+    if (!body_read(req, FIELD(TOKEN) | FIELD(FENCE) | FIELD(TTL), &f) ||
+        !body_require(req, f.token, "token"))
         return;
     req->job.ask = (struct hf_request){.op = HF_OP_EXTEND,
                                        .name = req->name,
@@ -169,7 +136,7 @@ static void release_done(struct job *job, int code, const struct hf_answer *answ
 void post_release(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_TOKEN | FIELD_FENCE, &f) || !require(req, f.token, "token"))
+    if (!body_read(req, FIELD(TOKEN) | FIELD(FENCE), &f) || !body_require(req, f.token, "token"))
         return;
     req->job.ask = (struct hf_request){.op = HF_OP_RELEASE,
                                        .name = req->name,
@@ -196,11 +163,14 @@ static void fence_done(struct job *job, int code, const struct hf_answer *answer
 void post_force(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_FENCE | FIELD_REASON, &f) || !require(req, f.fence >= 0, "fence"))
+    if (!body_read(req, FIELD(FENCE) | FIELD(REASON), &f) ||
+        !body_require(req, f.fence >= 0, "fence"))
         return;
     char client[64], by[HF_OWNER_MAX + 1];
     describe_client(req, client, sizeof client);
     snprintf(by, sizeof by, "%s through the service", client);
+    if (!req->json)
+        req->json = json_object();
     json_object_set_new(req->json, "by", json_string(by)); /* lives as long as the job */
     req->job.ask = (struct hf_request){.op = HF_OP_FORCE,
                                        .name = req->name,
@@ -214,7 +184,7 @@ void post_force(struct request *req)
 void post_guard(struct request *req)
 {
     struct fields f;
-    if (!body_read(req, FIELD_FENCE, &f) || !require(req, f.fence >= 0, "fence"))
+    if (!body_read(req, FIELD(FENCE), &f) || !body_require(req, f.fence >= 0, "fence"))
         return;
     req->job.ask = (struct hf_request){.op = HF_OP_GUARD, .name = req->name, .fence = f.fence};
     request_ask(req, LANE_READ, fence_done);
@@ -245,8 +215,6 @@ static void listing_forget(struct request *req)
 static int list_one(void *arg, const struct hf_status *status)
 {
     struct listing *l = arg;
-    if (strcmp(status->name, l->after) <= 0)
-        return 0;
     l->more = l->n == l->limit;
     if (l->more)
         return 1;
@@ -261,7 +229,7 @@ static int list_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
     struct listing *l = req->context;
-    return hf_list(hf, l->filter, l->prefix, list_one, l, err);
+    return hf_list_after(hf, l->filter, l->prefix, l->after, list_one, l, err);
 }
 
 static void list_done(struct job *job, int code, const struct hf_answer *answer,
@@ -293,7 +261,7 @@ static void list_done(struct job *job, int code, const struct hf_answer *answer,
 /* A token's prefix narrows what is asked for; two that do not fit together have nothing in common. */
 static bool narrow_prefix(struct request *req, char *prefix)
 {
-    const char *own = req->may.prefix ? req->may.prefix : "";
+    const char *own = req->may.prefix;
     if (strncmp(prefix, own, strlen(own)) == 0)
         return true;
     if (strncmp(own, prefix, strlen(prefix)) == 0) {
@@ -335,19 +303,9 @@ void get_locks(struct request *req)
 
 /* ---- sweep ---------------------------------------------------------------------------------- */
 
-static int say_swept(void *arg, const struct hf_status *status)
-{
-    char fence[24];
-    (void)arg;
-    snprintf(fence, sizeof fence, "%lld", (long long)status->fence);
-    log_event("sweep", "message", "STALE LOCK freed", "name", status->name, "from", status->owner,
-              "fence", fence, LOG_END);
-    return 0;
-}
-
 static int sweep_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    return hf_sweep(hf, false, say_swept, NULL, &job->ask.fence, err);
+    return hf_sweep(hf, false, log_swept, NULL, &job->ask.fence, err);
 }
 
 static void sweep_done(struct job *job, int code, const struct hf_answer *answer,
@@ -370,7 +328,7 @@ void post_sweep(struct request *req)
     struct fields f;
     if (!body_read(req, 0, &f))
         return;
-    if (req->may.prefix && *req->may.prefix) {
+    if (*req->may.prefix) {
         request_problem(req, HF_FORBIDDEN, "a token with a prefix can't sweep all names", NULL);
         return;
     }

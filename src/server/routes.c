@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "server.h"
 #include "text.h"
 
@@ -17,12 +18,28 @@ static const struct route routes[] = {
     {"POST", "/v1/locks/*/guard", VERB_LOCKS_READ, post_guard, NULL},
     {"GET", "/v1/locks/*/wakes", VERB_LOCKS_READ, get_wakes, QUERY("id")},
     {"GET", "/v1/locks", VERB_LOCKS_READ, get_locks, QUERY("state", "prefix", "limit", "cursor")},
-    {"POST", "/v1/batch", VERB_LOCKS_WRITE, post_batch, NULL},
+    {"POST", "/v1/batch", VERB_BATCH, post_batch, NULL, BODY_LARGE},
     {"POST", "/v1/sweep", VERB_LOCKS_FORCE, post_sweep, NULL},
     {"GET", "/v1/totals", VERB_METRICS_READ, get_totals, NULL},
     {"GET", "/v1/events", VERB_EVENTS_READ, get_events,
      QUERY("name", "after", "limit", "since", "newest")},
     {"GET", "/v1/events/stream", VERB_EVENTS_READ, get_stream, QUERY("name", "after")},
+    {"POST", "/v1/executions", VERB_EXECUTIONS_WRITE, post_execution, NULL, BODY_LARGE},
+    {"GET", "/v1/executions", VERB_EXECUTIONS_READ, get_executions,
+     QUERY("workflow", "state", "limit", "cursor")},
+    {"POST", "/v1/executions/claim", VERB_EXECUTIONS_WORK, post_claim, NULL},
+    {"POST", "/v1/executions/due", VERB_EXECUTIONS_WORK, post_due, NULL},
+    {"GET", "/v1/executions/last-key", VERB_EXECUTIONS_READ, get_last_key,
+     QUERY("workflow", "from", "to")},
+    {"GET", "/v1/executions/#", VERB_EXECUTIONS_READ, get_execution, QUERY("brief")},
+    {"GET", "/v1/executions/#/input", VERB_EXECUTIONS_READ, get_input, NULL},
+    {"GET", "/v1/executions/#/output", VERB_EXECUTIONS_READ, get_output, NULL},
+    {"GET", "/v1/executions/#/log", VERB_EXECUTIONS_READ, get_log, NULL},
+    {"POST", "/v1/executions/#/cancel", VERB_EXECUTIONS_WRITE, post_cancel, NULL},
+    {"POST", "/v1/executions/#/retry", VERB_EXECUTIONS_WRITE, post_retry, NULL},
+    {"POST", "/v1/executions/#/heartbeat", VERB_EXECUTIONS_WORK, post_heartbeat, NULL, BODY_OUTPUT},
+    {"POST", "/v1/executions/#/finish", VERB_EXECUTIONS_WORK, post_finish, NULL, BODY_OUTPUT},
+    {"POST", "/api/webhooks/*", VERB_WEBHOOKS_WRITE, post_webhook, NULL, BODY_HOOK},
     {"GET", "/metrics", VERB_METRICS_READ, get_metrics, NULL},
     {"GET", "/healthz", VERB_NONE, get_health, NULL},
     {"GET", "/readyz", VERB_NONE, get_ready, NULL},
@@ -30,14 +47,18 @@ static const struct route routes[] = {
     {"GET", "/", VERB_NONE, get_root, NULL},
 };
 
-/* Does the path have this form? Then where its NAME stands. */
+/* Does the path have this form? Then where its NAME or ID stands. */
 static bool matches(const char *form, const char *path, const char **ret_name, size_t *ret_n)
 {
     while (*form && *path) {
-        if (*form == '*') {
+        if (*form == '*' || *form == '#') {
+            size_t n = strcspn(path, "/");
+            if (*form == '#' &&
+                (n != HF_UUID_LEN || strspn(path, "0123456789abcdef-") < HF_UUID_LEN))
+                return false;
             *ret_name = path;
-            *ret_n = strcspn(path, "/");
-            path += *ret_n;
+            *ret_n = n;
+            path += n;
             form++;
         } else if (*form++ != *path++)
             return false;
@@ -62,34 +83,30 @@ static bool take_name(struct request *req, const char *raw, size_t n)
     return req->name;
 }
 
-struct unknown_query {
-    const struct route *route;
-    const char *name;
-};
-
-static enum MHD_Result find_unknown(void *arg, enum MHD_ValueKind kind, const char *key,
-                                    const char *value)
+/* A parameter that the route does not know. */
+static bool find_unknown(const struct request *req, struct query_part *ret)
 {
-    struct unknown_query *u = arg;
-    (void)kind, (void)value;
-    const char *const *known = u->route->query;
-    while (known && *known && strcmp(*known, key) != 0)
-        known++;
-    if (!known || !*known)
-        u->name = key;
-    return u->name ? MHD_NO : MHD_YES;
+    const char *at = req->head.query;
+    while (query_next(&at, ret)) {
+        const char *const *known = req->route->query;
+        while (known && *known &&
+               (strlen(*known) != ret->n_name || memcmp(*known, ret->name, ret->n_name) != 0))
+            known++;
+        if (!known || !*known)
+            return true;
+    }
+    return false;
 }
 
 /* A mistyped parameter must not silently mean something else. */
 static bool check_query(struct request *req)
 {
-    struct unknown_query u = {.route = req->route};
-    MHD_get_connection_values(req->mhd, MHD_GET_ARGUMENT_KIND, find_unknown, &u);
-    if (!u.name)
+    struct query_part unknown;
+    if (!find_unknown(req, &unknown))
         return true;
     char detail[300];
-    int n =
-        snprintf(detail, sizeof detail, "there is no parameter '%.60s' here; known are", u.name);
+    int n = snprintf(detail, sizeof detail, "there is no parameter '%.*s' here; known are",
+                     (int)(unknown.n_name < 60 ? unknown.n_name : 60), unknown.name);
     for (const char *const *known = req->route->query; known && *known; known++)
         n += snprintf(detail + n, sizeof detail - (size_t)n, " %s", *known);
     if (!req->route->query)
@@ -102,29 +119,51 @@ static bool check_query(struct request *req)
 static void refuse_method(struct request *req, bool get, bool post)
 {
     req->allow = get && post ? "GET, HEAD, POST" : post ? "POST" : "GET, HEAD";
-    request_problem(req, HF_INVALID, "this path is not for that method; see the Allow header",
-                    NULL);
-    req->status = 405;
+    request_refuse(req, 405, HF_INVALID, "this path is not for that method; see the Allow header");
+}
+
+const struct route *route_find(const char *method, const char *path)
+{
+    const char *name;
+    size_t n;
+    if (strcmp(method, "HEAD") == 0)
+        method = "GET";
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        if (strcmp(routes[i].method, method) == 0 && matches(routes[i].path, path, &name, &n))
+            return &routes[i];
+    return NULL;
+}
+
+/* There is no such row: perhaps with another method. */
+static void refuse_path(struct request *req)
+{
+    bool get = route_find("GET", req->path), post = route_find("POST", req->path);
+    if (get || post)
+        refuse_method(req, get, post);
+    else
+        request_problem(req, HF_NOT_FOUND, "there is nothing at this path; see /openapi.json",
+                        NULL);
+}
+
+bool route_enter(struct request *req)
+{
+    const char *name = NULL;
+    size_t n = 0;
+    if (req->entered)
+        return true;
+    matches(req->route->path, req->path, &name, &n);
+    if (name && strchr(req->route->path, '#'))
+        memcpy(req->execution, name, HF_UUID_LEN);
+    else if (name && !take_name(req, name, n))
+        return false;
+    req->entered = access_check(req) && check_query(req);
+    return req->entered;
 }
 
 void route_request(struct request *req)
 {
-    const char *method = strcmp(req->method, "HEAD") == 0 ? "GET" : req->method;
-    const char *name = NULL;
-    size_t n = 0;
-    bool get = false, post = false;
-    for (size_t i = 0; !req->route && i < sizeof routes / sizeof *routes; i++)
-        if (matches(routes[i].path, req->path, &name, &n)) {
-            if (strcmp(routes[i].method, method) == 0)
-                req->route = &routes[i];
-            get |= routes[i].method[0] == 'G';
-            post |= routes[i].method[0] == 'P';
-        }
-    if (!req->route && (get || post))
-        refuse_method(req, get, post);
-    else if (!req->route)
-        request_problem(req, HF_NOT_FOUND, "there is nothing at this path; see /openapi.json",
-                        NULL);
-    else if ((!name || take_name(req, name, n)) && access_check(req) && check_query(req))
+    if (!req->route)
+        refuse_path(req);
+    else if (route_enter(req))
         req->route->handle(req);
 }

@@ -27,12 +27,12 @@ int64_t now_ms(void) { return now_us() / 1000; }
 
 /* ---- starting ------------------------------------------------------------------------------- */
 
-/* What a descriptor in the loop's epoll is; listeners follow. */
-enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_GONE, FROM_LISTENERS };
+/* What a descriptor in the loop's epoll is; listeners and connections follow. */
+enum source { FROM_LANES, FROM_SIGNALS, FROM_WATCH, FROM_IDLE, FROM_RUNNER };
 
-static int add_source(struct server *server, int fd, unsigned source, struct hf_error *err)
+static int add_source(struct server *server, int fd, enum source source, struct hf_error *err)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = source};
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = source};
     if (fd >= 0 && epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0)
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't wait for descriptor %d", fd);
     return 0;
@@ -49,8 +49,7 @@ static int open_signals(struct server *server, struct hf_error *err)
     sigprocmask(SIG_BLOCK, &set, NULL);
     server->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    server->gone_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (server->signal_fd < 0 || server->epoll_fd < 0 || server->gone_fd < 0)
+    if (server->signal_fd < 0 || server->epoll_fd < 0)
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't start");
     return 0;
 }
@@ -67,11 +66,13 @@ static void raise_limits(void)
 
 static int open_parts(struct server *server, struct hf_error *err)
 {
-    int r = open_signals(server, err);
+    int r = connections_open(server, err);
+    if (r >= 0)
+        r = config_open(server, err);
+    if (r >= 0)
+        r = open_signals(server, err);
     if (r >= 0)
         r = listen_open(server, err);
-    if (r >= 0)
-        r = mhd_load(err);
     if (r >= 0)
         r = lanes_open(server->opts->store_url, &server->lanes, err);
     if (r >= 0)
@@ -82,29 +83,36 @@ static int open_parts(struct server *server, struct hf_error *err)
         r = waits_open(server, err);
     if (r >= 0)
         r = streams_open(server, err);
+    if (r >= 0)
+        r = results_open(server, err);
+    if (r >= 0)
+        r = executions_open(server, err);
+    if (r >= 0)
+        r = claims_open(server, err);
     return r;
 }
 
 static int start(struct server *server, struct hf_error *err)
 {
+    int r = runner_open(server, err);
     raise_limits();
     hf_random(&server->id_high, sizeof server->id_high);
-    server->idle.next = server->idle.prev = &server->idle;
-    server->receiving.next = server->receiving.prev = &server->receiving;
-    int r = open_parts(server, err);
+    if (r >= 0)
+        r = open_parts(server, err);
+    if (r >= 0)
+        r = add_source(server, runner_fd(server), FROM_RUNNER, err);
     if (r >= 0)
         r = add_source(server, lanes_fd(server->lanes), FROM_LANES, err);
     if (r >= 0)
         r = add_source(server, server->signal_fd, FROM_SIGNALS, err);
     if (r >= 0)
-        r = add_source(server, server->gone_fd, FROM_GONE, err);
-    if (r >= 0)
         r = add_source(server, server->watch ? hf_watch_fd(server->watch) : -1, FROM_WATCH, err);
+    if (r >= 0)
+        r = add_source(server, claims_fd(server), FROM_IDLE, err);
     for (size_t i = 0; r >= 0 && i < server->n_listeners; i++) {
         struct listener *l = &server->listeners[i];
-        if ((r = http_start(server, l, err)) < 0)
+        if ((r = listener_watch(l, err)) < 0)
             break;
-        r = add_source(server, l->epoll_fd, FROM_LISTENERS + (unsigned)i, err);
         log_event("listening", "address", l->address, "store",
                   hf_url(lanes_handle(server->lanes, LANE_WRITE)), LOG_END);
     }
@@ -114,15 +122,19 @@ static int start(struct server *server, struct hf_error *err)
 static void close_parts(struct server *server)
 {
     listen_close(server);
+    connections_close(server);
     if (server->lanes)
         lanes_finish(server->lanes);
     hf_watch_close(server->watch);
+    claims_close(server);
     lanes_close(server->lanes);
+    executions_close(server);
+    results_close(server);
     streams_close(server);
     waits_close(server);
     access_close(server);
     metrics_close(server);
-    close(server->gone_fd);
+    config_close(server);
     close(server->epoll_fd);
     close(server->signal_fd);
 }
@@ -131,6 +143,7 @@ static void close_parts(struct server *server)
 
 static void drain(struct server *server)
 {
+    runner_stop(server);
     if (server->draining)
         return;
     server->draining = true;
@@ -138,15 +151,32 @@ static void drain(struct server *server)
     notify_systemd("STOPPING=1");
     log_event("stopping", LOG_END);
     for (size_t i = 0; i < server->n_listeners; i++) {
-        int fd = MHD_quiesce_daemon(server->listeners[i].daemon);
-        if (fd >= 0) {
-            close(fd);
-            server->listeners[i].fd = -1;
-        }
+        listener_unwatch(&server->listeners[i]);
+        close(server->listeners[i].fd);
+        server->listeners[i].fd = -1;
     }
     waits_drain(server);
     streams_drain(server);
+    results_drain(server);
     wakes_drain(server);
+    claims_drain(server);
+}
+
+/* One that is bad is not taken: the old one stays. Who is connected keeps the one it has. */
+static void reload_certificate(struct server *server)
+{
+    const struct serve_options *o = server->opts;
+    struct tls_context *fresh;
+    struct hf_error err;
+    if (!o->tls_cert)
+        return;
+    if (tls_open(o->tls_cert, o->tls_key, &fresh, &err) < 0) {
+        log_event("reload-failed", "file", o->tls_cert, "message", err.message, "now",
+                  "the old certificate stays", LOG_END);
+        return;
+    }
+    tls_close(server->tls);
+    server->tls = fresh;
 }
 
 static void reload(struct server *server)
@@ -158,7 +188,9 @@ static void reload(struct server *server)
              (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000);
     notify_systemd(text);
     access_reload(server);
-    log_event("reloaded", LOG_END);
+    reload_certificate(server);
+    if (config_reload(server) >= 0)
+        runner_reload(server);
     notify_systemd("READY=1");
 }
 
@@ -174,40 +206,35 @@ static void take_signals(struct server *server)
 
 /* ---- the loop ------------------------------------------------------------------------------- */
 
-static void take_event(struct server *server, unsigned source)
+static void take_event(struct server *server, const struct epoll_event *event)
 {
-    if (source == FROM_LANES)
+    uint64_t source = event->data.u64;
+    if (source >= FROM_CONNECTIONS)
+        connection_event(event->data.ptr, event->events);
+    else if (source >= FROM_LISTENERS)
+        listener_accept(&server->listeners[source - FROM_LISTENERS]);
+    else if (source == FROM_LANES)
         lanes_deliver(server->lanes);
     else if (source == FROM_SIGNALS)
         take_signals(server);
-    else if (source == FROM_WATCH)
-        waits_woken(server);
-    else if (source == FROM_GONE)
-        http_see_gone(server);
+    else if (source == FROM_IDLE)
+        claims_woken(server);
+    else if (source == FROM_RUNNER)
+        runner_ended(server);
     else
-        server->listeners[source - FROM_LISTENERS].run = true;
+        waits_woken(server);
 }
 
-/* What the library wants to do by itself, and when. */
-static int64_t run_listeners(struct server *server, int64_t at_ms)
+/* Read what has come, ask the lanes, answer what is known; as far as that goes without waiting. */
+static void run_connections(struct server *server)
 {
-    int64_t next_ms = INT64_MAX;
-    for (size_t i = 0; i < server->n_listeners; i++) {
-        struct listener *l = &server->listeners[i];
-        MHD_UNSIGNED_LONG_LONG in_ms;
-        for (int turns = 0; l->run && turns < 4; turns++) {
-            l->run = false;
-            MHD_run(l->daemon);
-        }
-        if (MHD_get_timeout(l->daemon, &in_ms) == MHD_YES) {
-            l->run |= in_ms == 0;
-            if (at_ms + (int64_t)in_ms < next_ms)
-                next_ms = at_ms + (int64_t)in_ms;
-        }
-        if (l->run)
-            next_ms = at_ms;
+    enum { TURNS = 4 };
+    for (int i = 0; i < TURNS && (i == 0 || !ring_is_empty(&server->ready)); i++) {
+        http_run(server);
+        lanes_flush(server->lanes);
     }
-    return next_ms;
+    server->again |= !ring_is_empty(&server->ready);
+    connections_bury(server);
 }
 
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -215,13 +242,16 @@ static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Everything that is due; when something will be again. */
 static int64_t tick(struct server *server)
 {
-    int64_t at_ms = now_ms();
+    int64_t at_ms = server->turn_ms;
     server->again = false;
     int64_t next_ms = waits_tick(server, at_ms);
     next_ms = earlier(next_ms, streams_tick(server, at_ms));
+    next_ms = earlier(next_ms, results_tick(server, at_ms));
+    next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
-    next_ms = earlier(next_ms, http_tick(server, at_ms));
-    next_ms = earlier(next_ms, run_listeners(server, at_ms));
+    next_ms = earlier(next_ms, runner_tick(server, at_ms));
+    next_ms = earlier(next_ms, connections_tick(server, at_ms));
+    run_connections(server);
     if (server->draining)
         next_ms = earlier(next_ms, at_ms + 50);
     return server->again ? at_ms : next_ms;
@@ -229,16 +259,17 @@ static int64_t tick(struct server *server)
 
 static bool is_drained(const struct server *server)
 {
-    return server->draining && (!server->n_requests || now_ms() >= server->drain_until_ms);
+    return server->draining && runner_is_gone(server) &&
+           (!server->n_requests || now_ms() >= server->drain_until_ms);
 }
 
 static void loop(struct server *server)
 {
-    struct epoll_event events[16];
+    enum { AT_ONCE = 128 };
+    struct epoll_event events[AT_ONCE];
     int64_t watchdog_ms = notify_watchdog_ms(), watchdog_at_ms = 0;
     while (!is_drained(server)) {
         int64_t next_ms = tick(server);
-        lanes_flush(server->lanes);
         log_flush();
         int64_t at_ms = now_ms();
         if (watchdog_ms && at_ms >= watchdog_at_ms) {
@@ -248,23 +279,22 @@ static void loop(struct server *server)
         if (watchdog_ms)
             next_ms = earlier(next_ms, watchdog_at_ms);
         int64_t in_ms = next_ms == INT64_MAX ? 3600000 : next_ms - at_ms;
-        int n = epoll_wait(server->epoll_fd, events, 16,
+        int n = epoll_wait(server->epoll_fd, events, AT_ONCE,
                            in_ms < 0         ? 0
                            : in_ms > 3600000 ? 3600000
                                              : (int)in_ms);
+        server->turn_ms = now_ms();
         for (int i = 0; i < n; i++)
-            take_event(server, events[i].data.u32);
+            take_event(server, &events[i]);
     }
 }
 
-/* Send what was said last, and let the library close its connections. */
+/* Say what is left to say. */
 static void finish(struct server *server)
 {
-    server->closed = true; /* the library must not be stopped while a request is suspended */
+    server->closed = true;
     http_give_up(server);
-    for (int turns = 0; turns < 8; turns++)
-        for (size_t i = 0; i < server->n_listeners; i++)
-            MHD_run(server->listeners[i].daemon);
+    run_connections(server);
 }
 
 int serve(const struct serve_options *opts, struct hf_error *err)
@@ -273,15 +303,17 @@ int serve(const struct serve_options *opts, struct hf_error *err)
     if (!server)
         return hf_fail(err, HF_NOMEM, "out of memory");
     server->opts = opts;
-    server->epoll_fd = server->signal_fd = server->gone_fd = -1;
+    server->epoll_fd = server->signal_fd = -1;
     log_open(opts->log_json);
     int r = start(server, err);
     if (r >= 0) {
+        runner_check_store(server);
         notify_systemd("READY=1");
         loop(server);
         finish(server);
     }
     close_parts(server);
+    runner_close(server);
     if (r >= 0)
         log_event("stopped", LOG_END);
     log_flush();

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "body.h"
 #include "error.h"
 #include "id.h"
 #include "locks.h"
@@ -392,6 +393,7 @@ static void supersede(const struct wait *w)
         return;
     struct request *req = other->req;
     let_go(req);
+    metrics_raced(req->server);
     request_problem(req, HF_RACED, "another request with the same token waits now", NULL);
 }
 

@@ -10,40 +10,57 @@
 
 struct waker {
     struct woken woken; /* first */
-    struct waker *prev, *next;
+    struct waker *next; /* in its bucket */
     struct server *server;
     struct request *req; /* NULL: the client has gone */
     char id[HF_LOCK_ID_LEN + 1];
     bool told_ready, is_woken, ended;
 };
 
-static ssize_t waker_read(void *arg, uint64_t at, char *to, size_t size)
+static ssize_t waker_read(void *arg, char *to, size_t size)
 {
     static const char ready[] = ": watching\n\n", woken[] = "event: woken\ndata: {}\n\n";
     struct waker *w = arg;
     const char *text = !w->told_ready ? ready : w->is_woken ? woken : NULL;
-    (void)at;
     if (w->ended || !w->req)
-        return MHD_CONTENT_READER_END_OF_STREAM;
+        return STREAM_END;
     if (text && strlen(text) <= size) {
         w->is_woken &= !w->told_ready;
         w->told_ready = true;
         memcpy(to, text, strlen(text));
         return (ssize_t)strlen(text);
     }
-    MHD_suspend_connection(w->req->mhd);
-    w->req->suspended = true;
     return 0;
+}
+
+static struct waker **bucket_of(struct server *server, const char *id)
+{
+    unsigned hash = 5381;
+    for (; *id; id++)
+        hash = hash * 33 + (unsigned char)*id;
+    return &server->wakers[hash % WAKER_BUCKETS];
+}
+
+static struct waker **link_to(const struct waker *w)
+{
+    struct waker **at = bucket_of(w->server, w->id);
+    while (*at != w)
+        at = &(*at)->next;
+    return at;
 }
 
 static void waker_free(void *arg)
 {
     struct waker *w = arg;
     struct server *server = w->server;
-    hf_watch_remove(server->watch, w->id, &w->woken);
-    if (w->next)
-        w->next->prev = w->prev;
-    *(w->prev ? &w->prev->next : &server->wakers) = w->next;
+    *link_to(w) = w->next;
+    struct waker *other = *bucket_of(server, w->id);
+    while (other && strcmp(other->id, w->id) != 0)
+        other = other->next;
+    if (!other)
+        hf_watch_remove(server->watch, w->id, &w->woken);
+    else /* who asked for a new stream may close the old one only now */
+        hf_watch_add(server->watch, w->id, &other->woken, NULL);
     free(w);
 }
 
@@ -55,24 +72,30 @@ static void waker_forget(struct request *req)
         w->req = NULL;
 }
 
+/* All streams of that waiter: which of them is still read, nobody knows. */
 static void wake(struct woken *woken)
 {
-    struct waker *w = (struct waker *)woken;
-    w->is_woken = true;
-    if (w->req)
-        request_resume(w->req);
-}
-
-void wakes_drain(struct server *server)
-{
-    for (struct waker *w = server->wakers; w; w = w->next) {
-        w->ended = true;
+    const struct waker *named = (struct waker *)woken;
+    for (struct waker *w = *bucket_of(named->server, named->id); w; w = w->next) {
+        if (strcmp(w->id, named->id) != 0)
+            continue;
+        w->is_woken = true;
         if (w->req)
             request_resume(w->req);
     }
 }
 
-/* Watched from here on; the response that carries it owns it. */
+void wakes_drain(struct server *server)
+{
+    for (int i = 0; i < WAKER_BUCKETS; i++)
+        for (struct waker *w = server->wakers[i]; w; w = w->next) {
+            w->ended = true;
+            if (w->req)
+                request_resume(w->req);
+        }
+}
+
+/* Watched from here on; the answer that carries it owns it. */
 static struct waker *waker_new(struct request *req, const char *id)
 {
     struct server *server = req->server;
@@ -87,10 +110,9 @@ static struct waker *waker_new(struct request *req, const char *id)
     req->context = w;
     req->forget = waker_forget;
     strcpy(w->id, id);
-    w->next = server->wakers;
-    if (w->next)
-        w->next->prev = w;
-    server->wakers = w;
+    struct waker **bucket = bucket_of(server, id);
+    w->next = *bucket;
+    *bucket = w;
     return w;
 }
 
@@ -108,15 +130,5 @@ void get_wakes(struct request *req)
         request_problem(req, HF_UNSUPPORTED, "this store can't wake; ask from time to time", NULL);
         return;
     }
-    req->stream =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 256, waker_read, w, waker_free);
-    if (!req->stream) {
-        waker_forget(req);
-        waker_free(w);
-        request_problem(req, HF_NOMEM, "out of memory", NULL);
-        return;
-    }
-    req->content_type = "text/event-stream";
-    request_answer(req, 200);
-    request_watch_client(req);
+    request_stream(req, &(struct stream_source){waker_read, waker_free, w});
 }

@@ -76,8 +76,38 @@ struct wakes {
         struct hf_lock_id id;
     } * of;
     size_t n, size;
-    size_t n_ready; /* executions that idle workers are to be told of */
+    struct hf_ready *ready; /* of what idle workers are to be told */
+    size_t n_ready, ready_size;
 };
+
+/* The entry of this workflow, made where it is new; NULL: no memory for it. */
+static struct hf_ready *ready_of(struct wakes *wakes, const char *workflow)
+{
+    enum { MORE = 8 };
+    for (size_t i = wakes->n_ready; i-- > 0;)
+        if (strcmp(wakes->ready[i].workflow, workflow) == 0)
+            return &wakes->ready[i];
+    if (wakes->n_ready == wakes->ready_size) {
+        size_t size = 2 * wakes->ready_size + MORE;
+        struct hf_ready *grown = realloc(wakes->ready, size * sizeof *grown);
+        if (!grown)
+            return NULL;
+        wakes->ready = grown;
+        wakes->ready_size = size;
+    }
+    struct hf_ready *ready = &wakes->ready[wakes->n_ready++];
+    memcpy(ready->workflow, workflow, strlen(workflow) + 1);
+    ready->n = 0;
+    return ready;
+}
+
+/* The idle look for themselves now and then: it may be left out. */
+static void note_ready(struct wakes *wakes, const char *workflow, uint32_t n)
+{
+    struct hf_ready *ready = n ? ready_of(wakes, workflow) : NULL;
+    if (ready)
+        ready->n += n;
+}
 
 static void note_wakes(struct wakes *wakes, const char *name, const struct hf_effects *fx)
 {
@@ -86,7 +116,7 @@ static void note_wakes(struct wakes *wakes, const char *name, const struct hf_ef
         wakes->of[wakes->n++].id = fx->wake[i];
     }
     for (uint32_t i = 0; i < fx->n_executions; i++)
-        wakes->n_ready += fx->executions[i].x.state == HF_PENDING && !fx->executions[i].x.parked;
+        note_ready(wakes, fx->executions[i].x.workflow, hf_kept_wakes(&fx->executions[i]));
 }
 
 static int load(struct work *w, struct hf_error *err)
@@ -98,11 +128,14 @@ static int load(struct work *w, struct hf_error *err)
 /* Where none is left, the record says so: the next one who gives the lock back need not look. */
 static int unpark(struct work *w, struct wakes *wakes, struct hf_error *err)
 {
-    bool done = false;
-    int r = w->ops->unpark(w->store, w->rec.name, &done, err);
-    wakes->n_ready += done;
-    if (r < 0 || done)
+    char workflow[HF_NAME_MAX + 1];
+    int r = w->ops->unpark(w->store, w->rec.name, workflow, err);
+    if (r < 0)
         return r;
+    if (workflow[0]) {
+        note_ready(wakes, workflow, 1);
+        return 0;
+    }
     clear_saved_effects(&w->fx);
     w->rec.parked = false;
     w->fx.changed = true;
@@ -120,7 +153,7 @@ static int save(struct work *w, struct wakes *wakes, struct hf_error *err)
 
 static int prepare(struct work *w, const struct hf_request *req, struct hf_error *err)
 {
-    memset(&w->ask, 0, sizeof w->ask);
+    memset(&w->ask, 0, offsetof(struct hf_ask, found));
     w->ask.req = req;
     if (req->token)
         w->ask.id = hf_lock_id_of(req->token);
@@ -258,6 +291,19 @@ static int apply_in_transaction(struct work *w, const struct hf_request *request
     return w->ops->commit(w->store, err);
 }
 
+static int look_at_all(struct work *w, const struct hf_request *requests, size_t n,
+                       struct hf_answer *answers, struct hf_error *err)
+{
+    bool together = n > 1 && w->ops->begin_look;
+    int r = together ? w->ops->begin_look(w->store, err) : 0;
+    if (r < 0)
+        return r;
+    r = work_all(w, requests, n, true, answers, NULL, err);
+    if (together)
+        w->ops->end_look(w->store);
+    return r;
+}
+
 static bool all_reads(const struct hf_request *requests, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -281,14 +327,15 @@ int hf_record_apply(struct hf_store *store, const struct hf_record_ops *ops,
     w->store = store;
     w->ops = ops;
     if (all_reads(requests, n))
-        r = work_all(w, requests, n, true, answers, &wakes, err);
+        r = look_at_all(w, requests, n, answers, err);
     else
         r = apply_in_transaction(w, requests, n, answers, &wakes, err);
     for (size_t i = 0; r >= 0 && i < wakes.n; i++)
         ops->wake(store, wakes.of[i].name, &wakes.of[i].id);
     if (r >= 0 && wakes.n_ready)
-        ops->wake_idle(store, wakes.n_ready);
+        ops->wake_idle(store, wakes.ready, wakes.n_ready);
 out:
+    free(wakes.ready);
     free(wakes.of);
     free(w);
     return r;

@@ -7,6 +7,12 @@
 
 #include "store.h"
 
+/* So many idle workers are to be woken that would claim executions of this workflow. */
+struct hf_ready {
+    char workflow[HF_NAME_MAX + 1];
+    uint32_t n;
+};
+
 /* How one record store keeps its records. Called with the store's own lock held by the thread. */
 struct hf_record_ops {
     /*
@@ -24,6 +30,12 @@ struct hf_record_ops {
      */
     int (*load)(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                 struct hf_record *ret, struct hf_error *err);
+
+    /*
+     * Optional: until end_look() all loads are of one moment. Many looks together cost less so.
+     */
+    int (*begin_look)(struct hf_store *store, struct hf_error *err);
+    void (*end_look)(struct hf_store *store);
 
     /*
      * Keep the record (where fx->changed) and all of the effects but the wake-ups. A new execution's
@@ -46,8 +58,9 @@ struct hf_record_ops {
     int (*count)(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                  struct hf_ask *ask, struct hf_error *err);
 
-    /* Make the first ready that is parked at `name`; false: there is none. */
-    int (*unpark)(struct hf_store *store, const char *name, bool *ret_done, struct hf_error *err);
+    /* Make the first ready that is parked at `name`: of which workflow; empty: there is none. */
+    int (*unpark)(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+                  struct hf_error *err);
 
     /* The store's clock, read after begin. */
     int64_t (*now_ms)(struct hf_store *store);
@@ -55,8 +68,8 @@ struct hf_record_ops {
     /* Tell the waiter, after the commit. Best effort: it polls too. */
     void (*wake)(struct hf_store *store, const char *name, const struct hf_lock_id *id);
 
-    /* After the commit: `n` executions became ready. One idle worker for each; the same. */
-    void (*wake_idle)(struct hf_store *store, size_t n);
+    /* Wake idle workers, after the commit, counting ready[].n down; the same. */
+    void (*wake_idle)(struct hf_store *store, struct hf_ready *ready, size_t n);
 };
 
 /* hf_store_ops.apply for a record store. The caller holds the store's thread lock. */

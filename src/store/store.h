@@ -17,6 +17,13 @@ struct hf_store {
     _Atomic bool past_help; /* moved, removed or damaged: this handle need not ask again */
 };
 
+/* Which names are to be listed. */
+struct hf_listing {
+    enum hf_list_filter filter;
+    const char *prefix; /* they begin so; may be empty */
+    const char *after;  /* and come behind this one; may be empty */
+};
+
 /* Which executions are to be claimed. */
 struct hf_due {
     const char *const *workflows;
@@ -24,6 +31,17 @@ struct hf_due {
     int64_t wall_ms;
     bool verifies; /* also those that are to be verified */
     size_t skip, limit;
+};
+
+/* Keys that a schedule gives: "cron:" and a digit. The last one of a workflow tells how far it got. */
+#define HF_PRUNE_KEPT_FROM "cron:0"
+#define HF_PRUNE_KEPT_TO "cron::"
+
+/* How far pruning has got: through the workflows, in the order of their bytes. */
+struct hf_prune_place {
+    char workflow[HF_NAME_MAX + 1];
+    enum { HF_PRUNE_BEHIND, HF_PRUNE_AT, HF_PRUNE_WITHIN } where; /* all zero: at the beginning */
+    int64_t from, upto, upto_seq; /* within: what is to go, in the engine's own terms */
 };
 
 struct hf_store_ops {
@@ -43,9 +61,9 @@ struct hf_store_ops {
     int (*apply)(struct hf_store *store, const struct hf_request *requests, size_t n,
                  struct hf_answer *answers, struct hf_error *err);
 
-    /* Every name that the filter and prefix let through, in name order. */
-    int (*list)(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err);
+    /* Every name that is asked for, in name order. */
+    int (*list)(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err);
 
     int (*events)(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                   void *arg, struct hf_error *err);
@@ -83,13 +101,31 @@ struct hf_store_ops {
                  struct hf_error *err);
 
     /*
-     * The worker `id`, which watches (watch() with no name), sleeps: it is woken once, by the first
-     * execution that becomes ready after this, if no other sleeper is. *ret_next_ms: when the next
-     * of those that are not parked falls due (wall clock); 0: there is none. With NULL for that it is
-     * awake again, and not to be woken. NULL: it polls.
+     * As hf_prune() has it, both NULL where it is not done: note rules; and remove at most `max` from
+     * `place` on, which is moved behind what has been seen to; to the beginning after the last. `prune`
+     * is a short transaction, and looks at a bounded number of workflows by their index.
      */
-    int (*idle)(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-                struct hf_error *err);
+    int (*retain)(struct hf_store *store, const struct hf_retention *rules, size_t n,
+                  struct hf_error *err);
+    int (*prune)(struct hf_store *store, struct hf_prune_place *place, int64_t max,
+                 int64_t *ret_removed, struct hf_error *err);
+
+    /*
+     * The worker `id`, which watches (watch() with no name), sleeps: it is woken once, by the first
+     * execution of the workflows it wants (none: of any) that becomes ready after this, or that there
+     * is room for (hf_kept_wakes()), if no other sleeper is. *ret_next_ms: when the next of them that
+     * is not parked falls due after wanted->wall_ms; 0: there is none. With NULL for `wanted` it is awake
+     * again, and not to be woken. NULL: it polls.
+     */
+    int (*idle)(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                int64_t *ret_next_ms, struct hf_error *err);
+
+    /*
+     * The processes that executions which run are bound to, each set once, at most `max`; of this boot,
+     * as far as that is known. Of very many only some are looked at. NULL: never known.
+     */
+    int (*runners)(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                   struct hf_error *err);
 
     int (*init)(struct hf_store *store, bool bump_epoch, struct hf_error *err);
     const char *(*schema)(void); /* NULL: nothing to print */

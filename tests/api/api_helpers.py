@@ -4,10 +4,13 @@
         lease = service.post("/v1/locks/a", {"ttl": "30s"}).ok()      # validated against openapi.json
         assert service.get("/v1/locks/a").json["state"] == "held"
 """
+import fcntl
+import hashlib
 import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +20,7 @@ import urllib.parse
 import jsonschema
 import pytest
 
-from conftest import PATIENCE_S, ROOT, Holdfast, on_postgres, poll
+from conftest import BUILD, PATIENCE_S, ROOT, Holdfast, on_postgres, poll
 
 with open(os.path.join(ROOT, "src/server/openapi.json")) as file:
     OPENAPI = json.load(file)
@@ -34,7 +37,8 @@ def form_of(path):
     """The path as openapi.json has it."""
     path = path.split("?")[0]
     for form in OPENAPI["paths"]:
-        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", form), path) and (form != "/" or path == "/"):
+        pattern = re.sub(r"\{\w+\}", "[^/]+", form.replace("{id}", "[0-9a-f-]{36}"))
+        if re.fullmatch(pattern, path) and (form != "/" or path == "/"):
             return form
     return None
 
@@ -59,16 +63,19 @@ def check_against_openapi(method, path, status, content_type, body):
 
 
 class Answer:
+    """.body is text, .bytes what came."""
+
     def __init__(self, method, path, response, body):
-        self.status, self.body = response.status, body
+        self.bytes = body if isinstance(body, bytes) else body.encode()
+        self.status, self.body = response.status, self.bytes.decode(errors="replace")
         self.headers = {k.lower(): v for k, v in response.getheaders()}
-        self.json = json.loads(body) if "json" in self.headers.get("content-type", "") and body else None
+        self.json = json.loads(self.body) if "json" in self.headers.get("content-type", "") and body else None
         if method != "HEAD":
-            check_against_openapi(method, path, self.status, self.headers["content-type"], body)
+            check_against_openapi(method, path, self.status, self.headers["content-type"], self.body)
         assert re.fullmatch(r"[\w.:/-]{1,64}", self.headers["x-request-id"])
 
-    def ok(self):
-        assert self.status == 200, self.body
+    def ok(self, status=200):
+        assert self.status == status, self.body
         return self.json
 
     def problem(self, status, code):
@@ -127,7 +134,7 @@ class Service:
             body = json.dumps(body)
         connection.request(method, path, body, headers)
         response = connection.getresponse()
-        return Answer(method, path, response, response.read().decode())
+        return Answer(method, path, response, response.read())
 
     def get(self, path, **options):
         return self.ask("GET", path, **options)
@@ -221,3 +228,22 @@ def make_service(api):
 
 def run_tool(*argv, **options):
     return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, **options)
+
+
+def run_node(script, *args, **options):
+    """A script of tests/api/node with the packages that its lock file pins, installed once per build."""
+    if not shutil.which("npm"):
+        pytest.skip("npm is not there")
+    source = os.path.join(ROOT, "tests/api/node")
+    with open(os.path.join(source, "package-lock.json"), "rb") as file:
+        place = os.path.join(BUILD, "tests", "node-" + hashlib.sha256(file.read()).hexdigest()[:12])
+    os.makedirs(place, exist_ok=True)
+    with open(os.path.join(place, ".installing"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(os.path.join(place, "node_modules", ".package-lock.json")):
+            shutil.copytree(source, place, dirs_exist_ok=True)
+            done = run_tool("npm", "ci", "--silent", "--no-audit", "--no-fund", cwd=place)
+            if done.returncode:
+                pytest.skip(f"npm can't install what is needed: {done.stderr[:200]}")
+        shutil.copy(os.path.join(source, script), place)
+    return run_tool("node", os.path.join(place, script), *args, cwd=place, **options)

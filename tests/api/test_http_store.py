@@ -7,6 +7,8 @@ import pytest
 
 from api_helpers import Service, api, service  # noqa: F401
 from conftest import PATIENCE_S, Holdfast, poll
+from proxy import DOWN, Proxy, Watcher
+from workflows import Workflows
 
 
 @pytest.fixture
@@ -56,6 +58,47 @@ def test_run_holds_it_and_a_waiter_is_woken(remote, tmp_path):
     assert waiter.communicate(timeout=PATIENCE_S)[0] == "mine now\n"
 
 
+def test_run_once(remote):
+    assert remote.ok("run", "--once", "k", "a", "--", "echo", "done") == "done"
+    again = remote("run", "--once", "k", "a", "--", "echo", "done")
+    assert again.returncode == 0 and again.stdout == ""
+    assert remote("run", "--once", "other", "a", "--", "false").returncode == 1
+    assert remote.ok("run", "--once", "other", "a", "--", "echo", "again") == "again"
+    assert [(x["key"], x["state"]) for x in remote.lines("executions")] == [("other", "SUCCESS"), ("other", "FAILED"), ("k", "SUCCESS")]
+
+
+class LosesEverySecondReply(Watcher):
+    """The connection breaks when the service has done what a batch asked for, and before it can say so."""
+
+    happened = replies = 0
+
+    def sees(self, direction, data):
+        if direction == DOWN and b'{"answers"' in data:
+            self.replies += 1
+            if self.replies % 2:
+                self.happened += 1
+                return None
+        return data
+
+
+def test_lost_replies_leave_one_execution(service, tmp_path):
+    with Proxy(("127.0.0.1", service.port)) as proxy:
+        fault = proxy.watch(LosesEverySecondReply())
+        unlucky = Holdfast(f"http://127.0.0.1:{proxy.port}", tmp_path)
+        try:
+            flows = Workflows(unlucky, pay={"command": ["sh", "-c", "cat; exit 3"]})
+            done = flows.start("pay", "--key", "k", "--input", "-", input="in")
+            assert (done.returncode, done.stdout) == (3, "in"), done.stderr
+            assert fault.happened >= 3  # begin, spawned, finish
+            pending = unlucky.ok("start", "--detach", "pay")
+            assert fault.happened >= 4
+            assert unlucky.json("cancel", pending)["state"] == "ABORTED"
+            states = [(x["state"], x["attempt"], x["exitCode"]) for x in unlucky.lines("executions")]
+            assert states == [("ABORTED", 0, None), ("FAILED", 1, 3)]
+        finally:
+            unlucky.close()
+
+
 def test_a_waiter_that_is_interrupted_leaves_the_queue(remote):
     remote.ok("acquire", "--ttl", "1h", "a")
     waiter = remote.start("acquire", "--wait", "a")
@@ -86,7 +129,6 @@ def test_what_can_go_wrong(remote, api, tmp_path):
     secret = remote("--store", "http://me:secret@127.0.0.1:1", "status", "a")
     assert secret.returncode == 65 and "secret" not in secret.stderr
     assert remote("--store", "http://127.0.0.1:1?x=y", "status", "a").returncode == 65
-    assert remote("run", "--once", "k", "a", "--", "true").returncode == 69
 
 
 def test_tokens_by_file_and_environment(api, tmp_path):

@@ -1,6 +1,7 @@
 """The service's life: starting, who may connect, reloading, stopping, being killed."""
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -150,6 +151,55 @@ def test_tls(api, tmp_path):
     assert refused.returncode == 69 and "certificate" in refused.stderr.lower()
 
 
+def make_certificate(where, name):
+    """A certificate of its own and its key, PEM."""
+    cert, key = str(where / f"{name}.cert"), str(where / f"{name}.key")
+    made = run_tool("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", cert,
+                    "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")
+    assert made.returncode == 0, made.stderr
+    return cert, key
+
+
+def test_hangup_reads_the_certificate_again(api, tmp_path):
+    first, second = make_certificate(tmp_path, "first"), make_certificate(tmp_path, "second")
+    cert, key = str(tmp_path / "used.cert"), str(tmp_path / "used.key")
+
+    def use(pair):
+        for source, target in zip(pair, (cert, key)):
+            shutil.copy(source, target)
+
+    def shown():
+        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", service.port)))
+
+    def der(path):
+        with open(path) as file:
+            return ssl.PEM_cert_to_DER_cert(file.read())
+
+    use(first)
+    service = Service(api, "--tls-cert", cert, "--tls-key", key)
+    assert shown() == der(first[0])
+    trusting = ssl.create_default_context(cafile=first[0])
+    held_open = http.client.HTTPSConnection("127.0.0.1", service.port, context=trusting, timeout=PATIENCE_S)
+    service.ask("GET", "/v1/locks/a", connection=held_open).ok()
+    use(second)
+    service.process.send_signal(signal.SIGHUP)
+    poll(lambda: shown() == der(second[0]))
+    service.ask("GET", "/v1/locks/a", connection=held_open).ok()  # who is connected stays so
+    use((first[0], second[1]))
+    service.process.send_signal(signal.SIGHUP)
+    assert "belong together" in poll(lambda: service.logged("reload-failed"))
+    assert shown() == der(second[0])
+    service.stop()
+
+
+def test_a_certificate_that_is_none(api, tmp_path):
+    cert, key = make_certificate(tmp_path, "a")
+    _, other = make_certificate(tmp_path, "b")
+    for pair, says in (((cert, other), "belong together"), ((cert, str(tmp_path / "none")), "can't read"), ((key, key), "no certificate")):
+        done = api("serve", "--listen", "127.0.0.1:0", "--tls-cert", pair[0], "--tls-key", pair[1])
+        assert done.returncode in (65, 69) and says in done.stderr, done.stderr
+
+
 # ---- systemd ----------------------------------------------------------------------------------
 
 
@@ -273,7 +323,9 @@ def test_a_store_that_is_gone(api, service):
     assert service.get("/healthz").ok()
 
 
-def test_memory_is_flat_under_load(service):
+def test_memory_is_flat_under_load(make_service):
+    service = make_service(env={"ASAN_OPTIONS": "quarantine_size_mb=1"})  # which would keep what was freed
+
     def load(seconds):
         done = run_tool("wrk", "-t1", "-c64", f"-d{seconds}", f"http://127.0.0.1:{service.port}/v1/locks/a")
         assert "Non-2xx" not in done.stdout and "Socket errors" not in done.stdout, done.stdout

@@ -104,6 +104,7 @@ def test_the_same_token_twice_is_one_wait(service):
     poll(lambda: waiters(service, "a") == 1)
     second = service.later("POST", "/v1/locks/a", {"wait": "100s", "token": token})
     first.join().problem(409, "LOCK_RACED")
+    assert 'holdfast_acquire_total{result="raced"} 1\n' in service.get("/metrics").body
     assert waiters(service, "a") == 1
     release(service, lease)
     assert second.join().ok()["token"] == token

@@ -55,7 +55,7 @@ BY_HAND = [c for c in COMMANDS if c != "help"]
 
 def test_every_command_of_this_part_is_there():
     assert COMMANDS == ["run", "acquire", "extend", "release", "status", "list", "why", "events", "guard",
-                        "sweep", "update", "start", "executions", "show", "cancel", "retry", "log", "serve", "token", "metrics",
+                        "sweep", "update", "start", "schedule", "work", "executions", "show", "cancel", "retry", "log", "serve", "token", "metrics",
                         "init", "help"]
 
 
@@ -90,10 +90,12 @@ def test_options_of_the_interface():
         "run": wrap | {"timeout", "once", "once-per"}, "acquire": take | {"pid"},
         "update": wrap | {"name"}, "extend": {"ttl"}, "release": {"force", "fence", "reason"},
         "list": {"held", "stale", "all", "prefix"}, "events": {"name", "since", "follow"},
+        "schedule": {"at", "in", "jitter", "config", "key", "input", "priority"},
+        "work": {"concurrency", "workflow", "max", "drain", "grace", "config", "log-format"},
         "start": waits | {"config", "key", "input", "detach"}, "log": {"follow"},
         "executions": {"workflow", "state", "limit"}, "retry": {"workflow", "state", "dry-run"},
         "sweep": {"every", "dry-run"}, "init": {"print", "bump-epoch"},
-        "serve": {"listen", "require-token", "tls-cert", "tls-key", "max-connections", "log-format", "log-requests"},
+        "serve": {"listen", "config", "no-work", "concurrency", "grace", "require-token", "tls-cert", "tls-key", "max-connections", "max-body", "log-format", "log-requests"},
         "token": {"allow", "prefix", "expires", "note"},
     }
     for command in COMMANDS:
@@ -172,7 +174,7 @@ def test_bash_completes():
     assert bash_completes("sta") == ["status", "start"]
     assert bash_completes("--json", "sw") == ["sweep"]
     assert bash_completes("executions", "--state", "F") == ["FAILED"]
-    assert bash_completes("help", "w") == ["why"]
+    assert bash_completes("help", "w") == ["why", "work"]
     assert bash_completes("acquire", "--w") == ["--wait", "--wait="]
     assert bash_completes("run", "--once-per", "") == ["hour", "day"]
     assert bash_completes("acquire", "--ttl", "") == []
@@ -195,7 +197,7 @@ def test_zsh_knows_the_options(command):
     branch = re.search(rf"^    (?:\w+\|)*{command}(?:\|\w+)*\)\n(.*?);;", text, re.M | re.S).group(1)
     used = [g for g in groups if f"${g}" in branch]
     words = branch + "".join(groups[g] for g in used) + (groups["waits"] if "take" in used else "")
-    shown = set(re.findall(r"(?<=[')},{])--([a-z-]+)(?==?-?\[|[,}])", words))
+    shown = set(re.findall(r"(?<=[')},{*])--([a-z-]+)(?==?-?\[|[,}])", words))
     own, common = own_and_global_options(command)
     if command == "help":
         own, common = [], []

@@ -118,8 +118,8 @@ def test_guard(hf):
 def test_sweep(hf):
     hf.ok("acquire", "--ttl", "100ms", "a")
     poll(lambda: hf.json("status", "a")["state"] == "stale")
-    assert compact_line(hf("--json", "sweep", "--dry-run").stdout) == {"freed": 1, "dryRun": True}
-    assert compact_line(hf("--json", "sweep").stdout) == {"freed": 1, "dryRun": False}
+    assert compact_line(hf("--json", "sweep", "--dry-run").stdout) == {"freed": 1, "removed": 0, "dryRun": True}
+    assert compact_line(hf("--json", "sweep").stdout) == {"freed": 1, "removed": 0, "dryRun": False}
 
 
 def test_metrics(hf):

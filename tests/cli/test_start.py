@@ -11,7 +11,7 @@ import pytest
 from conftest import marked_processes, poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite", "postgres")
+pytestmark = pytest.mark.stores("sqlite", "postgres", "http")
 
 EXECUTION = ["id", "workflow", "state", "key", "runAt", "priority", "attempt", "fence", "owner", "createdAt",
              "startedAt", "finishedAt", "exitCode", "reason", "retryOf", "duplicate"]
@@ -196,11 +196,59 @@ def test_pending_is_taken_up_by_its_key(hf):
     assert flows.only("pay")["id"] == pending
 
 
-def test_what_is_not_supported_is_refused_by_name(hf):
-    flows = Workflows(hf, pay={"command": ["true"], "overlap": "queue"}, many={"command": ["true"], "concurrency": 2})
-    for name, word in (("pay", "overlap"), ("many", "concurrency")):
-        refused = flows.start(name)
-        assert refused.returncode == 69 and word in refused.stderr
+def held_by_another(hf, flows, workflow="slow"):
+    process = hf.start("start", workflow)
+    return process, flows.running(workflow)
+
+
+def overlapping(hf, overlap):
+    """`slow` runs until it is stopped or `go` is there; `pay` shares its lock."""
+    go = hf.tmp_path / "go"
+    slow = {**sh(f"until test -e {go}; do sleep 0.05; done"), "lock": "both"}
+    flows = Workflows(hf, slow=slow, pay={**sh("echo ran"), "lock": "both", "overlap": overlap})
+    return flows, go, *held_by_another(hf, flows)
+
+
+@pytest.mark.parametrize("words, code", [(["start"], 0), (["start", "--detach"], 0)])
+def test_overlap_skip(hf, words, code):
+    flows, go, process, _ = overlapping(hf, "skip")
+    done = hf(*words, "pay")
+    assert (done.returncode, done.stdout) == (code, "") and "skipped" in done.stderr
+    assert flows.all("--workflow", "pay") == []
+    go.touch()
+    assert process.wait() == 0
+    assert flows.start("pay").stdout == "ran\n"
+
+
+@pytest.mark.parametrize("overlap", ["queue", "replace"])
+def test_overlap_waits_for_its_turn(hf, overlap):
+    flows, go, process, _ = overlapping(hf, overlap)
+    for words in (["-n"], ["--wait=10ms"]):
+        assert flows.start("pay", *words).returncode == 75
+    waiting = hf.start("start", "pay")
+    poll(lambda: hf.json("status", "both")["waiters"] == 1)
+    go.touch()
+    assert (process.wait(), waiting.wait()) == (0, 0)
+    assert flows.only("pay")["state"] == "SUCCESS"
+
+
+def test_overlap_cancel_asks_the_other_to_stop(hf):
+    flows, _, process, id = overlapping(hf, "cancel")
+    done = flows.start("pay")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    process.wait()
+    assert flows.show(id)["state"] == "ABORTED"
+
+
+def test_concurrency_of_starts(hf):
+    go = hf.tmp_path / "go"
+    flows = Workflows(hf, pay={**sh(f"until test -e {go}; do sleep 0.05; done"), "concurrency": 2, "lock": "{workflow}/{key}"})
+    two = [hf.start("start", "pay", "--key", key) for key in "ab"]
+    poll(lambda: len(flows.all("--state", "RUNNING")) == 2)
+    assert flows.start("pay", "--key", "c").returncode == 75
+    go.touch()
+    assert [p.wait() for p in two] == [0, 0]
+    assert flows.start("pay", "--key", "c").returncode == 0
 
 
 @pytest.mark.stores("file")
@@ -292,6 +340,7 @@ def test_log_follows_until_the_end(hf, tmp_path):
 def test_cancel_stops_a_running_command(hf):
     flows = Workflows(hf, pay={"command": ENDLESS, "ttl": "1h"})
     started = hf.start("start", "pay")
+    assert started.stdout.readline() == "begun\n"
     running = flows.running("pay")
     assert "asked to stop" in hf.ok("cancel", running)
     assert started.wait(timeout=60) == 143
@@ -304,6 +353,7 @@ def test_cancel_stops_a_running_command(hf):
 def test_cancel_kills_what_ignores_sigterm(hf):
     flows = Workflows(hf, pay=sh("trap '' TERM; echo begun; while :; do sleep 0.1; done", ttl="3s"))
     started = hf.start("start", "pay")
+    assert started.stdout.readline() == "begun\n"
     running = flows.running("pay")
     hf.ok("cancel", running)
     assert started.wait(timeout=60) == 137

@@ -24,6 +24,8 @@ workflows:
     time-zone: Europe/Oslo
     jitter: 10s
     catch-up: last
+    keep: 7d
+    keep-count: 1000
     key-path: $.id
     secret-files: [/etc/holdfast/stripe.secret]
     cwd: /
@@ -54,6 +56,9 @@ BAD = {
     "a mapping for a text": ("workflows:\n  a:\n    command: [x]\n    cwd: {}", 4, "a.cwd: expected a text, not a mapping"),
     "a relative cwd": ("workflows:\n  a:\n    command: [x]\n    cwd: here", 2, "a: cwd must be an absolute path"),
     "a bad template": ("workflows:\n  a:\n    command: [x]\n    lock: '{nme}'", 4, "a.lock: {nme} is not known"),
+    "a bad path": ("workflows:\n  a:\n    command: [x]\n    key-path: id", 4, "a.key-path: 'id' is not a path"),
+    "a wildcard": ("workflows:\n  a:\n    command: [x]\n    key-path: $.a[*]", 4, "a.key-path: '$.a[*]' is not a path"),
+    "a whole body": ("workflows:\n  a:\n    command: [x]\n    key-path: $", 4, "a.key-path: "),
     "a lone brace": ("workflows:\n  a:\n    command: [x]\n    lock: 'a{key'", 4, "a.lock: "),
     "verify without": ("workflows:\n  a:\n    command: [x]\n    on-lost: verify", 2, "a: on-lost: verify needs verify"),
     "a bad schedule": ("workflows:\n  a:\n    command: [x]\n    schedule: '61 * * * *'", 4, "a.schedule: the minute '61' is not understood; expected 0-59"),
@@ -62,6 +67,8 @@ BAD = {
     "a bad zone": ("workflows:\n  a:\n    command: [x]\n    time-zone: Europe/Olso", 4, "a.time-zone: there is no time zone 'Europe/Olso'; did you mean Europe/Oslo?"),
     "a zone that leads away": ("workflows:\n  a:\n    command: [x]\n    time-zone: ../../../etc/hostname", 4, "a.time-zone: there is no time zone"),
     "a schedule without its input": ("workflows:\n  a:\n    command: [x]\n    schedule: '@daily'\n    lock: '{input.id}'", 2, "a: what is started by its schedule has no input"),
+    "a short keep": ("workflows:\n  a:\n    command: [x]\n    keep: 0", 4, "a.keep: '0' is out of bounds"),
+    "none to keep": ("workflows:\n  a:\n    command: [x]\n    keep-count: 0", 4, "a.keep-count: '0' is not a whole number from 1 to 1000000"),
     "our variable": ("workflows:\n  a:\n    command: [x]\n    env: {HOLDFAST_X: 1}", 4, "a.env: HOLDFAST_X"),
     "a bad name": ("workflows:\n  ' a': {command: [x]}", 2, "the name of a workflow"),
     "no workflow at all": ("workflows: 7", 1, "expected a mapping from names"),

@@ -196,4 +196,8 @@ void compare_totals(struct comparison *c, const struct hf_totals *model,
     same_number(c, "taken rebooted", model->takeover_rebooted, store->takeover_rebooted);
     same_number(c, "forced", model->forced, store->forced);
     same_number(c, "lost", model->lost, store->lost);
+    if (c->without_executions)
+        return;
+    same_number(c, "pending", model->executions_pending, store->executions_pending);
+    same_number(c, "running", model->executions_running, store->executions_running);
 }

@@ -19,131 +19,22 @@
  * planted at a time, and demands that each is caught, and the correct store is not.
  */
 #include <err.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "engine_clock.h"
 #include "history.h"
+#include "looks.h"
 #include "memory.h"
-
-/* ---- time ----------------------------------------------------------------------------------- */
-
-/* The boot clock and the wall clock: of this process alone, or shared with a service under test. */
-static int64_t own_clocks[2], *clocks = own_clocks;
-
-int64_t __real_hf_clock_boot_ms(void);
-int64_t __real_hf_clock_wall_ms(void);
-int64_t __wrap_hf_clock_boot_ms(void);
-int64_t __wrap_hf_clock_wall_ms(void);
-
-int64_t __wrap_hf_clock_boot_ms(void)
-{
-    return h.real_clock ? __real_hf_clock_boot_ms() : clocks[0];
-}
-
-int64_t __wrap_hf_clock_wall_ms(void)
-{
-    return h.real_clock ? __real_hf_clock_wall_ms() : clocks[1];
-}
-
-static void set_clocks(int64_t boot_ms)
-{
-    h.model->now_ms = clocks[0] = boot_ms;
-    clocks[1] = boot_ms + h.model->wall_offset_ms;
-}
-
-/* A service that was built to read the same file runs on the same time. */
-static void share_clocks(const char *path)
-{
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 || ftruncate(fd, sizeof own_clocks) < 0)
-        err(1, "%s", path);
-    void *at = mmap(NULL, sizeof own_clocks, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED)
-        err(1, "%s", path);
-    clocks = at;
-    close(fd);
-}
-
-static const struct engine_clock *const engine_clocks[] = {&postgres_clock};
-static const struct engine_clock *engine_clock; /* NULL: it has none, or runs on its own */
-
-static void set_engine_clock(void)
-{
-    if (engine_clock)
-        engine_clock->set(clocks[1]);
-}
-
-static void take_engine_clock(void)
-{
-    engine_clock = NULL;
-    for (size_t i = 0; i < sizeof engine_clocks / sizeof *engine_clocks; i++) {
-        size_t n = strlen(engine_clocks[i]->scheme);
-        if (strncmp(h.url, engine_clocks[i]->scheme, n) == 0 && h.url[n] == ':' && !h.real_clock)
-            engine_clock = engine_clocks[i];
-    }
-    if (engine_clock)
-        engine_clock->take(h.url);
-    set_engine_clock();
-}
-
-static bool is_near(int64_t at_ms) { return llabs(at_ms - h.model->now_ms) < EDGE_MS; }
-
-static bool is_near_an_edge(void)
-{
-    for (size_t i = 0; i < h.model->n_locks; i++) {
-        const struct model_lock *lock = &h.model->locks[i];
-        if (lock->rec.grant.held && is_near(lock->rec.grant.expires_ms))
-            return true;
-        for (size_t j = 0; j < lock->n_queue; j++)
-            if (is_near(lock->queue[j].until_ms) || is_near(lock->queue[j].seen_ms + HF_WAITER_MS))
-                return true;
-    }
-    return false;
-}
-
-static void sleep_ms(int64_t ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-    while (nanosleep(&t, &t) < 0 && errno == EINTR)
-        continue;
-}
-
-/* Let time pass in both worlds; afterwards it is a moment at which something may be asked. */
-static void pass_time(int64_t ms)
-{
-    if (!h.real_clock) {
-        set_clocks(h.model->now_ms + ms);
-        if (ms)
-            set_engine_clock();
-        return;
-    }
-    sleep_ms(ms > 2 * EDGE_MS ? 2 * EDGE_MS : ms);
-    h.model->now_ms = __real_hf_clock_boot_ms();
-    while (is_near_an_edge()) {
-        sleep_ms(EDGE_MS / 4);
-        h.model->now_ms = __real_hf_clock_boot_ms();
-    }
-    h.model->wall_offset_ms = __real_hf_clock_wall_ms() - h.model->now_ms;
-}
+#include "times.h"
 
 /* ---- playing -------------------------------------------------------------------------------- */
-
-static void check(const struct comparison *c, const char *what)
-{
-    if (c->difference[0])
-        give_up(what, c->difference);
-}
 
 /* Whoever the model wakes must be woken; whoever no longer waits need not be watched. */
 static void check_wakes(int name, const char *what)
@@ -176,36 +67,21 @@ static void watch_before_asking(struct hf_store *store, const struct hf_request 
     a->watched_on = store;
 }
 
-static int name_index(const char *name)
-{
-    for (int i = 0; i < NAMES; i++)
-        if (strcmp(names[i], name) == 0)
-            return i;
-    give_up("a name that was never used", name);
-}
-
-/* An execution's fence is one of its lock's. */
-static void check_fence(const struct hf_execution *of_model, const struct hf_execution *of_store,
-                        const char *what)
-{
-    struct comparison c = {.fences = &h.fences[name_index(of_model->lock)]};
-    compare_fences(&c, of_model->fence, of_store->fence);
-    check(&c, what);
-}
-
 /* ---- an idle worker ------------------------------------------------------------------------- */
 
 static struct {
     struct hf_store *store; /* NULL: it is awake */
     struct hf_lock_id id;
+    const char *workflows[2];
+    struct hf_due wanted;
     int fd;
-} sleeper;
+} sleeper = {.workflows = {NULL, SHARED_WORKFLOW}};
 
 static void wake_sleeper(void)
 {
     if (!sleeper.store)
         return;
-    sleeper.store->ops->idle(sleeper.store, &sleeper.id, NULL, NULL);
+    sleeper.store->ops->idle(sleeper.store, &sleeper.id, NULL, NULL, NULL);
     sleeper.store->ops->unwatch(sleeper.store, NULL, &sleeper.id, sleeper.fd);
     sleeper.store = NULL;
 }
@@ -218,21 +94,34 @@ static void put_to_sleep(void)
     int64_t next_ms = -1;
     struct hf_store *store = h.handles[chance(HANDLES)];
     wake_sleeper();
-    if (!h.has_turns)
+    if (!h.has_turns || !store->ops->idle)
         return;
     snprintf(token, sizeof token, "%08llx-0000-4000-a000-%012llx",
              (unsigned long long)(h.seed & 0xffffffff), (unsigned long long)h.step);
     sleeper.id = hf_lock_id_of(token);
+    sleeper.workflows[0] = PICK(names);
+    sleeper.wanted = (struct hf_due){.workflows = sleeper.workflows,
+                                     .n_workflows = (size_t)chance(3),
+                                     .wall_ms = h.model->now_ms + h.model->wall_offset_ms};
     if (store->ops->watch(store, NULL, &sleeper.id, &sleeper.fd, &error) < 0 ||
-        store->ops->idle(store, &sleeper.id, &next_ms, &error) < 0)
+        store->ops->idle(store, &sleeper.id, &sleeper.wanted, &next_ms, &error) < 0)
         give_up("idle", error.message);
     sleeper.store = store;
-    int64_t expected_ms = model_next_due(h.model, h.model->now_ms + h.model->wall_offset_ms);
+    int64_t expected_ms = model_next_due(h.model, &sleeper.wanted);
     if (llabs(next_ms - expected_ms) > (h.real_clock ? EDGE_MS : 0))
         give_up("idle", "another one falls due next");
 }
 
-/* It is woken once, by the first execution that becomes ready. */
+/* How often the model would wake it after its last request. */
+static size_t count_calls(void)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < h.model->n_ready; i++)
+        n += model_wants(&sleeper.wanted, h.model->ready[i]);
+    return n;
+}
+
+/* It is woken once, by the first execution that becomes ready and is for it. */
 static void check_sleeper(size_t n_ready, const char *what)
 {
     struct pollfd fd = {.fd = sleeper.fd, .events = POLLIN};
@@ -270,7 +159,7 @@ static void play_requests(struct hf_store *store, const struct hf_request *asked
                                .without_executions = !h.has_executions};
         describe(&asked[i], what, sizeof what);
         model_apply(h.model, &asked[i], &of_model[i]);
-        n_ready += h.model->n_ready;
+        n_ready += count_calls();
         check_wakes(name, what);
         compare_answers(&c, &of_model[i], &of_store[i]);
         check(&c, what);
@@ -473,220 +362,6 @@ static void reopen_one(void)
     h.handles[i] = open_store();
 }
 
-/* ---- looking at everything ------------------------------------------------------------------ */
-
-struct listing {
-    struct hf_status of[NAMES + 1];
-    size_t n;
-};
-
-static int keep_status(void *arg, const struct hf_status *status)
-{
-    struct listing *l = arg;
-    if (l->n <= NAMES)
-        l->of[l->n++] = *status;
-    return 0;
-}
-
-/* Every listed name is as the model has it, in order, and none that is not free is missing. */
-static void check_list(void)
-{
-    struct hf_store *store = h.handles[chance(HANDLES)];
-    struct hf_error error;
-    struct listing l = {.n = 0};
-    if (store->ops->list(store, HF_LIST_ALL, NULL, keep_status, &l, &error) < 0)
-        give_up("list", error.message);
-    size_t listed = 0, expected = 0;
-    for (size_t i = 0; i < l.n; i++) {
-        int name = name_index(l.of[i].name);
-        struct comparison c = {.fences = &h.fences[name],
-                               .tolerance_ms = h.real_clock ? EDGE_MS : 0};
-        struct hf_request req = {.op = HF_OP_STATUS, .name = names[name]};
-        struct hf_answer answer;
-        model_apply(h.model, &req, &answer);
-        compare_statuses(&c, &answer.holder, &l.of[i]);
-        check(&c, "list");
-        listed += l.of[i].state != HF_STATE_FREE;
-        if (i && strcmp(l.of[i - 1].name, l.of[i].name) >= 0)
-            give_up("list", "names are not in order");
-    }
-    for (size_t i = 0; i < h.model->n_locks; i++)
-        expected += h.model->locks[i].rec.grant.held;
-    if (listed != expected)
-        give_up("list", "a name that is held is not listed");
-}
-
-static void check_totals(void)
-{
-    struct hf_store *store = h.handles[chance(HANDLES)];
-    struct hf_error error;
-    struct hf_totals of_store = {0}, of_model = model_totals(h.model);
-    if (store->ops->totals(store, &of_store, &error) < 0)
-        give_up("totals", error.message);
-    struct comparison c = {.fences = &h.fences[0]};
-    compare_totals(&c, &of_model, &of_store);
-    check(&c, "totals");
-}
-
-struct events {
-    struct hf_event *of;
-    size_t n, size;
-};
-
-static int keep_event(void *arg, const struct hf_event *event)
-{
-    struct events *e = arg;
-    if (e->n < e->size)
-        e->of[e->n++] = *event;
-    return 0;
-}
-
-/* What the store tells of a name is the model's story, or the end of it where it keeps less. */
-static void check_events(int name)
-{
-    struct hf_store *store = h.handles[chance(HANDLES)];
-    struct hf_event_query query = HF_EVENT_QUERY_INIT;
-    struct hf_error error;
-    struct events told = {.size = h.model->n_events + 1};
-    told.of = calloc(told.size, sizeof *told.of);
-    query.name = names[name];
-    if (!told.of || store->ops->events(store, &query, keep_event, &told, &error) < 0)
-        give_up("events", error.message);
-    struct comparison c = {.fences = &h.fences[name], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
-    size_t i = h.model->n_events, j = told.n, missing = 0;
-    while (i-- > 0) {
-        const struct hf_event *event = &h.model->events[i];
-        if (strcmp(event->name, names[name]) != 0)
-            continue;
-        if (j == 0)
-            missing++;
-        else
-            compare_events(&c, event, &told.of[--j]);
-    }
-    check(&c, "events, from the last one backwards");
-    if (j > 0 || (missing && h.has_all_events))
-        give_up("events", "there are more, or fewer, than there should be");
-    free(told.of);
-}
-
-/* ---- executions ----------------------------------------------------------------------------- */
-
-struct data {
-    char bytes[2 * MODEL_DATA_MAX];
-    size_t n;
-    int64_t skipped;
-};
-
-static int keep_data(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    struct data *d = arg;
-    if (d->n + n > sizeof d->bytes)
-        give_up("data", "more than was ever kept");
-    if (n)
-        memcpy(d->bytes + d->n, bytes, n);
-    d->n += n;
-    d->skipped += skipped;
-    return 0;
-}
-
-static void check_data(struct hf_store *store, const struct model_execution *x)
-{
-    struct hf_error error;
-    struct data input = {.n = 0}, output = {.n = 0};
-    if (store->ops->execution_data(store, x->x.id, HF_DATA_INPUT, keep_data, &input, &error) < 0 ||
-        store->ops->execution_data(store, x->x.id, HF_DATA_OUTPUT, keep_data, &output, &error) < 0)
-        give_up("data", error.message);
-    if (input.n != x->input.n || memcmp(input.bytes, x->input.bytes, input.n) != 0)
-        give_up(x->x.id, "its input is not what it was");
-    if (output.n != x->head.n + x->tail.n || output.skipped != x->skipped ||
-        memcmp(output.bytes, x->head.bytes, x->head.n) != 0 ||
-        memcmp(output.bytes + x->head.n, x->tail.bytes, x->tail.n) != 0)
-        give_up(x->x.id, "its output is not what it was");
-}
-
-struct execution_list {
-    struct hf_store *store;
-    size_t at; /* in the model, from the newest back */
-    const struct hf_execution_query *query;
-    int64_t n;
-};
-
-static bool is_asked_for(const struct hf_execution *x, const struct hf_execution_query *query)
-{
-    return (!query->workflow || strcmp(x->workflow, query->workflow) == 0) &&
-           (query->state < 0 || (int)x->state == query->state);
-}
-
-static int check_execution(void *arg, const struct hf_execution *of_store)
-{
-    struct execution_list *l = arg;
-    while (l->at > 0 && !is_asked_for(&h.model->executions[l->at - 1].x, l->query))
-        l->at--;
-    if (l->at == 0)
-        give_up("executions", "there are more than there should be");
-    const struct model_execution *x = &h.model->executions[--l->at];
-    struct comparison c = {.fences = &h.fences[0],
-                           .tolerance_ms = h.real_clock ? EDGE_MS : 0,
-                           .without_turns = !h.has_turns};
-    compare_executions(&c, &x->x, of_store);
-    check(&c, "executions");
-    check_fence(&x->x, of_store, "executions");
-    if (chance(20) == 0)
-        check_data(l->store, x);
-    l->n++;
-    return 0;
-}
-
-static void check_executions(bool all)
-{
-    struct hf_store *store = h.handles[chance(HANDLES)];
-    struct hf_execution_query query = HF_EXECUTION_QUERY_INIT;
-    struct execution_list l = {.store = store, .at = h.model->n_executions, .query = &query};
-    struct hf_error error;
-    if (!h.has_executions)
-        return;
-    if (!all) {
-        query.workflow = chance(2) ? PICK(names) : NULL;
-        query.state = chance(2) ? -1 : (int)chance(HF_EXECUTION_STATE_COUNT);
-        query.limit = 1 + chance(100);
-    }
-    int64_t expected = 0;
-    for (size_t i = 0; i < h.model->n_executions; i++)
-        expected += is_asked_for(&h.model->executions[i].x, &query);
-    if (query.limit && expected > query.limit)
-        expected = query.limit;
-    if (store->ops->executions(store, &query, check_execution, &l, &error) < 0)
-        give_up("executions", error.message);
-    if (l.n != expected)
-        give_up("executions", "there are fewer than there should be");
-}
-
-static void check_due(void)
-{
-    enum { DUE_MAX = 8 };
-    struct hf_store *store = h.handles[chance(HANDLES)];
-    const char *workflows[] = {names[0], SHARED_WORKFLOW};
-    struct hf_due due = {.workflows = workflows,
-                         .n_workflows = (size_t)chance(3),
-                         .wall_ms = h.model->now_ms + h.model->wall_offset_ms,
-                         .verifies = chance(2),
-                         .skip = (size_t)chance(2),
-                         .limit = DUE_MAX};
-    struct hf_execution of_model[DUE_MAX], of_store[DUE_MAX];
-    struct hf_error error;
-    size_t n = 0;
-    if (!h.has_turns)
-        return;
-    if (store->ops->due(store, &due, of_store, &n, &error) < 0)
-        give_up("due", error.message);
-    if (n != model_due(h.model, &due, of_model))
-        give_up("due", "there are more, or fewer, than there should be");
-    struct comparison c = {.fences = &h.fences[0], .tolerance_ms = h.real_clock ? EDGE_MS : 0};
-    for (size_t i = 0; i < n; i++)
-        compare_executions(&c, &of_model[i], &of_store[i]);
-    check(&c, "due");
-}
-
 /* ---- a history ------------------------------------------------------------------------------ */
 
 static bool keeps_once(void)
@@ -722,7 +397,7 @@ static void begin_history(void)
         h.processes[i] = start_process();
     h.has_once = keeps_once();
     h.has_executions = h.handles[0]->ops->executions != NULL;
-    h.has_turns = h.handles[0]->ops->idle != NULL;
+    h.has_turns = h.has_executions;
     h.has_all_events = strncmp(h.url, "file:", 5) != 0;
     h.has_processes = strncmp(h.url, "http:", 5) != 0; /* the service may be on another machine */
     pass_time(5000);
@@ -736,8 +411,7 @@ static void end_history(void)
     wake_sleeper();
     for (int i = 0; i < HANDLES; i++)
         h.handles[i]->ops->close(h.handles[i]);
-    if (engine_clock)
-        engine_clock->give_back();
+    give_back_engine_clock();
     kill_processes();
     model_free(h.model);
 }
@@ -762,7 +436,7 @@ static void play_history(void)
         else if (dice < 96)
             reopen_one();
         else if (dice < 97)
-            check_list();
+            check_list(false);
         else if (dice < 98)
             check_executions(false);
         else if (dice < 99)
@@ -775,7 +449,7 @@ static void play_history(void)
     for (int name = 0; name < NAMES; name++)
         check_events(name);
     check_totals();
-    check_list();
+    check_list(true);
     check_executions(true);
     printf("ok: %lld steps, %lld actors, %lld grants, %zu executions, %zu events\n",
            (long long)h.steps, (long long)h.actors_made,

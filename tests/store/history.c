@@ -233,7 +233,7 @@ static void tell_of_execution(struct hf_request *req, const struct actor *a)
     if (req->outcome != HF_OUTCOME_NONE) {
         req->execution_id = h.has_executions && chance(4) ? a->execution_id : NULL;
         req->has_exit_code = chance(2);
-        req->exit_code = (int)chance(3);
+        req->exit_code = req->has_exit_code ? (int)chance(3) : 0;
     }
     req->has_output = (req->op == HF_OP_EXTEND || req->outcome != HF_OUTCOME_NONE) && chance(2);
     if (!req->has_output)

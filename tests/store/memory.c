@@ -21,7 +21,11 @@ static struct {
         int fd;
     } watches[WATCHES_MAX];
     size_t n_watches;
-    struct hf_lock_id sleepers[WATCHES_MAX];
+    struct {
+        struct hf_lock_id id;
+        const char *workflows[4];
+        size_t n_workflows;
+    } sleepers[WATCHES_MAX];
     size_t n_sleepers;
 } all;
 
@@ -160,6 +164,7 @@ static int save(struct hf_store *store, const struct hf_record *rec, const struc
     if (all.mutant == MUTANT_KEEPS_THE_REPLACED)
         kept.replaced_by[0] = '\0';
     spoil_executions(&kept, ask->req);
+    all.kept->n_ready = 0; /* record.c notes that by itself */
     model_save(all.kept, lock, ask, &kept);
     return 0;
 }
@@ -178,7 +183,8 @@ static int find(struct hf_store *store, const struct hf_sought *sought, struct h
     if (all.mutant == MUTANT_FORGETS_KEYS)
         wanted.key = NULL;
     model_find(all.kept, &wanted, ask);
-    if (all.mutant == MUTANT_FORGETS_SUCCESS && sought->once && ask->found.state == HF_SUCCESS)
+    if (all.mutant == MUTANT_FORGETS_SUCCESS && sought->once && ask->has_found &&
+        ask->found.state == HF_SUCCESS)
         ask->has_found = false;
     if (all.mutant == MUTANT_IGNORES_THE_INPUT)
         ask->same_input = true;
@@ -197,10 +203,13 @@ static int count(struct hf_store *store, const struct hf_wanted *wanted, int64_t
     return 0;
 }
 
-static int unpark(struct hf_store *store, const char *name, bool *ret_done, struct hf_error *err)
+static int unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+                  struct hf_error *err)
 {
     (void)store, (void)err;
-    *ret_done = all.mutant != MUTANT_NEVER_UNPARKS && model_unpark(all.kept, name);
+    const struct hf_execution *x =
+        all.mutant != MUTANT_NEVER_UNPARKS ? model_unpark(all.kept, name) : NULL;
+    strcpy(ret_workflow, x ? x->workflow : "");
     return 0;
 }
 
@@ -218,10 +227,24 @@ static void wake(struct hf_store *store, const char *name, const struct hf_lock_
             eventfd_write(all.watches[i].fd, 1);
 }
 
-static void wake_idle(struct hf_store *store, size_t n)
+static bool sleeps_for(size_t i, const char *workflow)
 {
-    for (size_t i = 0; all.mutant != MUTANT_LETS_THE_IDLE_SLEEP && i < all.n_sleepers && n; n--)
-        wake(store, NULL, &all.sleepers[--all.n_sleepers]);
+    struct hf_due wanted = {.workflows = all.sleepers[i].workflows,
+                            .n_workflows = all.sleepers[i].n_workflows};
+    return all.mutant == MUTANT_WAKES_WHOEVER_SLEEPS || model_wants(&wanted, workflow);
+}
+
+static void wake_idle(struct hf_store *store, struct hf_ready *ready, size_t n)
+{
+    if (all.mutant == MUTANT_LETS_THE_IDLE_SLEEP)
+        return;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = all.n_sleepers; ready[i].n && j-- > 0;)
+            if (sleeps_for(j, ready[i].workflow)) {
+                wake(store, NULL, &all.sleepers[j].id);
+                all.sleepers[j] = all.sleepers[--all.n_sleepers];
+                ready[i].n--;
+            }
 }
 
 static const struct hf_record_ops record_ops = {
@@ -259,8 +282,8 @@ static bool passes(enum hf_list_filter filter, enum hf_lock_state state)
            (filter == HF_LIST_STALE && state == HF_STATE_STALE);
 }
 
-static int list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err)
+static int list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err)
 {
     (void)err;
     struct model_lock *sorted[MODEL_NAMES_MAX];
@@ -274,8 +297,9 @@ static int list(struct hf_store *store, enum hf_list_filter filter, const char *
         struct hf_status status;
         model_load(sorted[i], NULL);
         hf_record_status(&sorted[i]->rec, &world, &status);
-        bool matches = !prefix || strncmp(status.name, prefix, strlen(prefix)) == 0;
-        if (matches && passes(filter, status.state) && fn(arg, &status))
+        bool matches = strncmp(status.name, which->prefix, strlen(which->prefix)) == 0 &&
+                       strcmp(status.name, which->after) > 0;
+        if (matches && passes(which->filter, status.state) && fn(arg, &status))
             break;
     }
     return 0;
@@ -368,19 +392,24 @@ static void unwatch(struct hf_store *store, const char *name, const struct hf_lo
     close(fd);
 }
 
-static int idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-                struct hf_error *err)
+/* The names of workflows are the caller's for as long as it sleeps. */
+static int idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                int64_t *ret_next_ms, struct hf_error *err)
 {
     (void)store;
     for (size_t i = 0; i < all.n_sleepers; i++)
-        if (hf_lock_id_equal(&all.sleepers[i], id))
+        if (hf_lock_id_equal(&all.sleepers[i].id, id))
             all.sleepers[i] = all.sleepers[--all.n_sleepers];
-    if (!ret_next_ms)
+    if (!wanted)
         return 0;
-    if (all.n_sleepers == WATCHES_MAX)
-        return hf_fail(err, HF_NOMEM, "too many sleepers");
-    all.sleepers[all.n_sleepers++] = *id;
-    *ret_next_ms = model_next_due(all.kept, hf_clock_wall_ms());
+    if (all.n_sleepers == WATCHES_MAX || wanted->n_workflows > 4)
+        return hf_fail(err, HF_NOMEM, "too many sleepers, or workflows");
+    size_t i = all.n_sleepers++;
+    all.sleepers[i].id = *id;
+    all.sleepers[i].n_workflows = wanted->n_workflows;
+    for (size_t j = 0; j < wanted->n_workflows; j++)
+        all.sleepers[i].workflows[j] = wanted->workflows[j];
+    *ret_next_ms = model_next_due(all.kept, wanted);
     return 0;
 }
 

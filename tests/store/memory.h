@@ -41,6 +41,7 @@
     X(NEVER_UNPARKS, "what is parked stays so when its lock is free")                              \
     X(FORGETS_WHAT_WAS_SPENT, "how often a command was started is not kept")                       \
     X(RETRIES_AT_ONCE, "what has failed is due again at once")                                     \
+    X(WAKES_WHOEVER_SLEEPS, "an idle worker is woken, whatever it would claim")                    \
     X(LETS_THE_IDLE_SLEEP, "idle workers are not woken")
 
 enum mutant {

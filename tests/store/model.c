@@ -246,7 +246,7 @@ void model_count(struct model *m, const char *name, const struct hf_wanted *want
     snprintf(ask->waiting_id, sizeof ask->waiting_id, "%s", first ? first->id : "");
 }
 
-bool model_unpark(struct model *m, const char *name)
+const struct hf_execution *model_unpark(struct model *m, const char *name)
 {
     struct hf_execution *first = NULL;
     for (size_t i = 0; i < m->n_executions; i++) {
@@ -256,7 +256,7 @@ bool model_unpark(struct model *m, const char *name)
     }
     if (first)
         first->parked = false;
-    return first != NULL;
+    return first;
 }
 
 static struct hf_execution *first_ready(struct model *m, const char *name, int64_t wall_ms)
@@ -287,12 +287,17 @@ static void replace_waiting(struct model *m, const char *name, const struct hf_e
     }
 }
 
+bool model_wants(const struct hf_due *wanted, const char *workflow)
+{
+    bool found = wanted->n_workflows == 0;
+    for (size_t i = 0; i < wanted->n_workflows; i++)
+        found |= strcmp(wanted->workflows[i], workflow) == 0;
+    return found;
+}
+
 static bool is_ready(const struct model *m, const struct hf_execution *x, const struct hf_due *due)
 {
-    bool wanted = due->n_workflows == 0;
-    for (size_t i = 0; i < due->n_workflows; i++)
-        wanted |= strcmp(due->workflows[i], x->workflow) == 0;
-    return wanted && !x->parked && (!x->to_verify || due->verifies) &&
+    return model_wants(due, x->workflow) && !x->parked && (!x->to_verify || due->verifies) &&
            hf_execution_is_due(x, due->wall_ms) &&
            (!x->concurrency || count_running(m, x->workflow, "") < x->concurrency);
 }
@@ -321,13 +326,13 @@ size_t model_due(struct model *m, const struct hf_due *due, struct hf_execution 
     return n;
 }
 
-int64_t model_next_due(struct model *m, int64_t wall_ms)
+int64_t model_next_due(struct model *m, const struct hf_due *wanted)
 {
     int64_t next_ms = 0;
     for (size_t i = 0; i < m->n_executions; i++) {
         const struct hf_execution *x = &m->executions[i].x;
-        if (x->state == HF_PENDING && !x->parked && x->run_at_ms > wall_ms &&
-            (!next_ms || x->run_at_ms < next_ms))
+        if (x->state == HF_PENDING && !x->parked && x->run_at_ms > wanted->wall_ms &&
+            model_wants(wanted, x->workflow) && (!next_ms || x->run_at_ms < next_ms))
             next_ms = x->run_at_ms;
     }
     return next_ms;
@@ -335,10 +340,11 @@ int64_t model_next_due(struct model *m, int64_t wall_ms)
 
 /* ---- effects -------------------------------------------------------------------------------- */
 
-static void note_ready(struct model *m, const struct hf_effects *fx)
+static void note_ready(struct model *m, const struct hf_execution *x)
 {
-    for (uint32_t i = 0; i < fx->n_executions; i++)
-        m->n_ready += fx->executions[i].x.state == HF_PENDING && !fx->executions[i].x.parked;
+    if (m->n_ready == sizeof m->ready / sizeof *m->ready)
+        abort();
+    snprintf(m->ready[m->n_ready++], sizeof *m->ready, "%s", x->workflow);
 }
 
 void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
@@ -354,7 +360,9 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
         keep_execution(m, &fx->executions[i], ask->req);
     if (fx->park_due_ms)
         park_due(m, lock->rec.name, fx->park_due_ms);
-    note_ready(m, fx);
+    for (uint32_t i = 0; i < fx->n_executions; i++)
+        for (uint32_t n = hf_kept_wakes(&fx->executions[i]); n > 0; n--)
+            note_ready(m, &fx->executions[i].x);
     if (fx->output_of[0])
         keep_output(m, fx->output_of, ask->req);
     for (uint32_t i = 0; i < fx->n_wake; i++)
@@ -418,8 +426,10 @@ static void save(struct model *m, struct model_lock *lock, const struct hf_ask *
 {
     model_save(m, lock, ask, &m->fx);
     if (m->fx.unpark) {
-        lock->rec.parked = model_unpark(m, lock->rec.name);
-        m->n_ready += lock->rec.parked;
+        const struct hf_execution *x = model_unpark(m, lock->rec.name);
+        lock->rec.parked = x != NULL;
+        if (x)
+            note_ready(m, x);
     }
     clear_saved_effects(&m->fx);
 }
@@ -480,6 +490,10 @@ struct hf_totals model_totals(const struct model *m)
         t.takeover_rebooted += c->taken_rebooted;
         t.forced += c->forced;
         t.lost += c->lost;
+    }
+    for (size_t i = 0; i < m->n_executions; i++) {
+        t.executions_pending += m->executions[i].x.state == HF_PENDING;
+        t.executions_running += m->executions[i].x.state == HF_RUNNING;
     }
     return t;
 }

@@ -54,7 +54,9 @@ struct model {
     size_t n_events, events_size;
     struct hf_lock_id wakes[4]; /* of the last request */
     size_t n_wakes;
-    size_t n_ready;    /* executions that the last request made ready */
+    /* For which workflows the last request wakes idle workers, once each time it is here. */
+    char ready[16][HF_NAME_MAX + 1];
+    size_t n_ready;
     bool keeps_events; /* false saves the simulator their cost */
     struct hf_effects fx;
 };
@@ -89,8 +91,8 @@ void model_find(struct model *m, const struct hf_sought *sought, struct hf_ask *
 void model_count(struct model *m, const char *name, const struct hf_wanted *wanted, int64_t wall_ms,
                  struct hf_ask *ask);
 
-/* Make the first ready that is parked at this lock; false: there is none. */
-bool model_unpark(struct model *m, const char *name);
+/* Make the first ready that is parked at this lock; NULL: there is none. */
+const struct hf_execution *model_unpark(struct model *m, const char *name);
 
 /* The execution with this id, or NULL. */
 struct model_execution *model_execution(struct model *m, const char *id);
@@ -98,8 +100,11 @@ struct model_execution *model_execution(struct model *m, const char *id);
 /* As a store's due() gives them. */
 size_t model_due(struct model *m, const struct hf_due *due, struct hf_execution *ret);
 
-/* When the next one that is not parked falls due after this, as a store's idle() gives it. */
-int64_t model_next_due(struct model *m, int64_t wall_ms);
+/* When the next wanted one that is not parked falls due, as a store's idle() gives it. */
+int64_t model_next_due(struct model *m, const struct hf_due *wanted);
+
+/* Is this workflow among those? */
+bool model_wants(const struct hf_due *wanted, const char *workflow);
 
 /* The world as the model sees it now. */
 struct hf_world model_world(struct model *m);

@@ -368,7 +368,7 @@ static void die_asleep(const struct place *p)
         struct hf_idle *idle;
         if (hf_open(p->url, &hf, NULL) < 0 || hf_idle_open(hf, &idle, NULL) < 0)
             _exit(1);
-        _exit(hf_idle_begin(idle, NULL, NULL) < 0);
+        _exit(hf_idle_begin(idle, NULL, NULL, NULL) < 0);
     }
     int status = -1;
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -386,9 +386,9 @@ static void an_idle_worker_is_woken_once_and_the_dead_are_passed_over(void **sta
         die_asleep(*state);
     assert_int_equal(hf_idle_open(hf, &a, NULL), 0);
     assert_int_equal(hf_idle_open(other, &b, NULL), 0);
-    assert_int_equal(hf_idle_begin(a, &next_ms, NULL), 0);
+    assert_int_equal(hf_idle_begin(a, NULL, &next_ms, NULL), 0);
     assert_ms(next_ms, 0);
-    assert_int_equal(hf_idle_begin(b, &next_ms, NULL), 0);
+    assert_int_equal(hf_idle_begin(b, NULL, &next_ms, NULL), 0);
     struct hf_begin_options later = options("later", NULL, NULL);
     later.run_at_ms = INT64_C(99999999999999);
     assert_int_equal(hf_enqueue(other, &later, &x, NULL), 0);
@@ -400,7 +400,7 @@ static void an_idle_worker_is_woken_once_and_the_dead_are_passed_over(void **sta
     hf_idle_end(woken);
     assert_int_equal(enqueue(hf, "pay", HF_OVERLAP_REJECT, &x, NULL), 0);
     assert_true(is_woken(asleep, LONG_MS));
-    assert_int_equal(hf_idle_begin(asleep, &next_ms, NULL), 0);
+    assert_int_equal(hf_idle_begin(asleep, NULL, &next_ms, NULL), 0);
     assert_ms(next_ms, INT64_C(99999999999999));
     hf_idle_end(asleep); /* nobody is idle now */
     assert_int_equal(enqueue(hf, "pay2", HF_OVERLAP_REJECT, &x, NULL), 0);
@@ -408,6 +408,72 @@ static void an_idle_worker_is_woken_once_and_the_dead_are_passed_over(void **sta
     hf_idle_close(a);
     hf_idle_close(b);
     hf_close(other);
+    hf_close(hf);
+}
+
+static struct hf_idle *sleep_for(struct hf *hf, const char *workflow)
+{
+    struct hf_claim_options o = HF_CLAIM_INIT;
+    struct hf_idle *idle;
+    o.workflows = &workflow;
+    o.n_workflows = 1;
+    assert_int_equal(hf_idle_open(hf, &idle, NULL), 0);
+    assert_int_equal(hf_idle_begin(idle, &o, NULL, NULL), 0);
+    return idle;
+}
+
+static void an_idle_worker_is_woken_for_what_it_would_claim(void **state)
+{
+    enum { LONG_MS = 60000 };
+    struct hf *hf = open_ok(*state);
+    struct hf_idle *pay = sleep_for(hf, "pay"), *pay2 = sleep_for(hf, "pay2");
+    struct hf_begin_options later = options("pay", NULL, NULL);
+    struct hf_claim_options o = HF_CLAIM_INIT;
+    struct hf_execution x;
+    int64_t next_ms = -1;
+    assert_int_equal(enqueue(hf, "pay2", HF_OVERLAP_REJECT, &x, NULL), 0);
+    assert_true(is_woken(pay2, LONG_MS));
+    assert_false(is_woken(pay, 0));
+    later.run_at_ms = INT64_C(99999999999999);
+    assert_int_equal(hf_enqueue(hf, &later, &x, NULL), 0);
+    assert_true(is_woken(pay, LONG_MS));
+    o.workflows = (const char *[]){"none", "pay2"};
+    o.n_workflows = 2;
+    assert_int_equal(hf_idle_begin(pay2, &o, &next_ms, NULL), 0);
+    assert_ms(next_ms, 0); /* what is to run later is not for it */
+    o.workflows = (const char *[]){"pay\n"};
+    o.n_workflows = 1;
+    assert_int_equal(hf_idle_begin(pay, &o, NULL, NULL), -HF_INVALID);
+    hf_idle_close(pay);
+    hf_idle_close(pay2);
+    struct place *p = *state;
+    shell("test -z \"$(ls -A %s-wake/idle)\"", p->path);
+    hf_close(hf);
+}
+
+static void an_idle_worker_is_woken_when_there_is_room(void **state)
+{
+    enum { LONG_MS = 60000 };
+    struct hf *hf = open_ok(*state);
+    struct hf_begin_options o = options("pay", NULL, NULL);
+    struct hf_claimed claimed;
+    struct hf_execution x;
+    o.concurrency = 1;
+    o.lock = "a";
+    assert_int_equal(hf_enqueue(hf, &o, &x, NULL), 0);
+    o.lock = "b";
+    assert_int_equal(hf_enqueue(hf, &o, &x, NULL), 0);
+    assert_int_equal(claim_one(hf, false, &claimed), 1);
+    struct hf_idle *other = sleep_for(hf, "other"), *pay = sleep_for(hf, "pay");
+    struct hf_claimed none;
+    assert_int_equal(claim_one(hf, false, &none), 0); /* its workflow is full */
+    struct hf_result done = HF_RESULT_INIT;
+    assert_int_equal(hf_finish(hf, &claimed.lease, &done, NULL), 0);
+    assert_true(is_woken(pay, LONG_MS));
+    assert_false(is_woken(other, 0));
+    assert_int_equal(claim_one(hf, false, &claimed), 1);
+    hf_idle_close(pay);
+    hf_idle_close(other);
     hf_close(hf);
 }
 
@@ -552,6 +618,8 @@ int main(void)
         TEST(refused_starts_say_why),
         TEST(what_failed_comes_again_and_what_was_lost_is_verified),
         TEST(an_idle_worker_is_woken_once_and_the_dead_are_passed_over),
+        TEST(an_idle_worker_is_woken_for_what_it_would_claim),
+        TEST(an_idle_worker_is_woken_when_there_is_room),
         TEST(bytes_survive_as_they_are),
         TEST(lists_come_in_pages_newest_first),
         TEST(the_file_store_says_that_it_keeps_none),

@@ -91,7 +91,7 @@ def test_what_is_not_to_be_claimed_is_not_read(place):
     assert place.one(first.format("NULL", 0, 4)) == "other 1,other 2,other 3,long"
     assert place.one(first.format("'{t,u,w}'", 1, 2)) == "other 2,other 3"
     assert place.one(first.format("'{w}'", 0, 2)) == ""
-    assert place.one("SELECT holdfast.next_due(holdfast.clock()) > now() + interval '59 minutes'") == "t"
+    assert place.one("SELECT holdfast.next_due(NULL, holdfast.clock()) > now() + interval '59 minutes'") == "t"
     assert place.one("SELECT holdfast.first_waiting('parked', holdfast.clock(), false) IS NOT NULL") == "t"
     assert read(place) - before < 200
 
@@ -112,8 +112,8 @@ def test_a_long_line_behind_one_lock_is_looked_at_once(place):
         place.one(begin(100 + i, "long", execution=f"(SELECT id FROM holdfast.due(NULL, false, 0, 99) WHERE lock = 'long' LIMIT 1)", claim="true"))
     assert place.one("SELECT lock FROM holdfast.due(NULL, false, 0, 99)") == "other"
     fence = place.one("SELECT max(fence) FROM holdfast.lock WHERE name = 'long'")
-    assert place.one(f"SELECT code, ready FROM holdfast.finish_execution('long', {identity(9)}, {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
-                     " NULL, '', '{}', '{}')") == "0|1"
+    assert place.one(f"SELECT code, rtrim(ready, E'\\n') FROM holdfast.finish_execution('long', {identity(9)}, {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
+                     " NULL, '', '{}', '{}')") == "0|w"
     assert place.one("SELECT string_agg(lock, ',') FROM holdfast.due(NULL, false, 0, 99)") == "long,other"
     assert place.one("SELECT count(*) FROM holdfast.execution WHERE parked") == "19"
 
@@ -174,19 +174,24 @@ def test_what_is_enqueued_while_its_lock_is_given_back_is_not_forgotten(place):
     fence = place.one("SELECT max(fence) FROM holdfast.lock")
     assert first("BEGIN; SELECT code FROM holdfast.finish_execution('a', " + identity(1) + f", {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
                  " NULL, '', '{}', '{}')") == "0"
-    second.send(enqueue("a", QUEUE, columns="code, ready, (execution).parked"))
+    second.send(enqueue("a", QUEUE, columns="code, rtrim(ready, E'\\n'), (execution).parked"))
     assert not second.is_answered(0.5), "it did not wait to learn whether the lock is free"
     first("COMMIT")
-    assert second.answer() == "0|1|f"
+    assert second.answer() == "0|w|f"
 
 
 # ---- workers that sleep ---------------------------------------------------------------------------
 
 
-def sleep(session, worker):
+def sleep(session, worker, workflows="NULL"):
     pid = session("SELECT pg_backend_pid()")
     session(f"LISTEN worker_{worker}")
-    session(f"SELECT holdfast.sleep({identity(worker)}, 'worker_{worker}', {pid})")
+    session(f"SELECT holdfast.sleep({identity(worker)}, 'worker_{worker}', {pid}, {workflows})")
+
+
+def wake(place, *workflows):
+    """How many were told that something of these is ready."""
+    return place.one("SELECT holdfast.wake_idle(E'" + "".join(w + "\\n" for w in workflows) + "')")
 
 
 def told(session):
@@ -197,15 +202,36 @@ def test_who_sleeps_is_told_once_and_the_longest_sleeper_first(place):
     first, second = place.session(), place.session()
     sleep(first, 1)
     sleep(second, 2)
-    assert place.one("SELECT holdfast.wake_idle(1)") == "1"
+    assert wake(place, "w") == "1"
     assert told(first) and not told(second)
     sleep(first, 1)
-    assert place.one("SELECT holdfast.wake_idle(5)") == "2"
+    assert wake(place, "w", "v", "w", "v") == "2"
     assert told(first) and told(second)
-    assert place.one("SELECT holdfast.wake_idle(1)") == "0"
+    assert wake(place, "w") == "0"
     sleep(first, 1)
     first(f"SELECT holdfast.awake({identity(1)})")
-    assert place.one("SELECT holdfast.wake_idle(1)") == "0"
+    assert wake(place, "w") == "0"
+
+
+def test_who_sleeps_is_told_only_of_what_it_would_claim(place):
+    first, second = place.session(), place.session()
+    sleep(first, 1, "'{u,v}'")
+    sleep(second, 2)
+    assert wake(place, "w") == "1"
+    assert told(second) and not told(first)
+    assert wake(place, "w", "v") == "1"
+    assert told(first)
+
+
+def test_what_is_recorded_wakes_as_many_as_are_ready(place):
+    pending(place, "'a'")
+    pending(place, "'b'", parked="true")
+    session = place.session()
+    ids = "(SELECT array_agg(id) || gen_random_uuid() FROM holdfast.execution)"
+    assert place.one(f"SELECT holdfast.wake_for({ids})") == "0", "nobody sleeps"
+    sleep(session, 1)
+    assert place.one(f"SELECT holdfast.wake_for({ids})") == "1"
+    assert told(session)
 
 
 def test_a_sleeper_that_is_gone_is_passed_over(place):
@@ -215,7 +241,7 @@ def test_a_sleeper_that_is_gone_is_passed_over(place):
     pid = first("SELECT pg_backend_pid()")
     first.process.kill()
     poll(lambda: place.one(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == "0")
-    assert place.one("SELECT holdfast.wake_idle(1)") == "1"
+    assert wake(place, "w") == "1"
     assert told(second)
     assert place.one("SELECT count(*) FROM holdfast.sleeper") == "0"
 
@@ -229,18 +255,19 @@ def test_a_lock_whose_execution_is_over_is_taken_over(place):
     assert place.one("SELECT taken_died FROM holdfast.lock") == "1"
 
 
-def test_finished_executions_go_with_their_data(place):
-    """In steps, and those that are still open or ended lately stay, however old they are."""
+def test_executions_that_ended_long_ago_go_with_their_data(place):
+    """In steps; what is open or ended lately stays, however old it is."""
     for i in range(7):
         place.one(begin(i, f"lock {i}"))
     place.one("INSERT INTO holdfast.execution_data (id, input) SELECT id, 'x' FROM holdfast.execution")
-    place.one("UPDATE holdfast.execution SET created_at = now() - interval '100 days' WHERE lock <> 'lock 6'")
-    place.one("UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '91 days' WHERE lock IN ('lock 1', 'lock 2', 'lock 5')")
-    place.one("UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '89 days' WHERE lock = 'lock 3'")
+    for days, locks in ("91", "'lock 1', 'lock 2', 'lock 5'"), ("89", "'lock 3'"):
+        place.one(f"""WITH over AS (UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '{days} days'
+                                     WHERE lock IN ({locks}) RETURNING *)
+                      INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT finished_at, seq, once, workflow FROM over""")
     left = "SELECT string_agg(substr(lock, 6), '' ORDER BY seq) FROM holdfast.execution JOIN holdfast.execution_data USING (id)"
     steps = []
-    for _ in range(6):
+    for _ in range(3):
         place.one("SELECT holdfast.prune(2)")
         steps.append(place.one(left))
-    assert steps[0] == "023456" and steps[-1] == "0346", steps
-    assert place.one("SELECT count(*) FROM holdfast.execution_data") == "4"
+    assert steps == ["03456", "0346", "0346"]
+    assert place.one("SELECT (SELECT count(*) FROM holdfast.execution_data), (SELECT count(*) FROM holdfast.ended)") == "4|1"

@@ -399,6 +399,7 @@ static void summer_time_comes_and_goes(void **state)
     static const char *const autumn[] = {"2026-10-24T23:00:30Z", "2026-10-25T03:59:30Z"};
     assert_int_equal(slots_in_a_night("30 2 * * *", "Europe/Oslo", spring[0], spring[1]), 1);
     assert_true(is_there("2026-03-29T01:00:00Z"));
+    assert_int_equal(slots_in_a_night("30 * * * *", "Europe/Oslo", spring[0], spring[1]), 4);
     assert_int_equal(slots_in_a_night("30 2 * * *", "Europe/Oslo", autumn[0], autumn[1]), 1);
     assert_true(is_there("2026-10-25T00:30:00Z"));
     assert_int_equal(slots_in_a_night("*/30 * * * *", "Europe/Oslo", autumn[0], autumn[1]), 9);

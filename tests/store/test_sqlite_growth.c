@@ -23,10 +23,11 @@ static const struct {
 #undef X
 };
 
-/* Rows of a sub-query are counted where that is limited. */
+/* Rows of a sub-query are counted where that is limited, and totals are of all locks. */
 static bool reads_all(const char *step)
 {
-    return (strncmp(step, "SCAN ", 5) == 0 && strncmp(step, "SCAN (subquery", 14) != 0) ||
+    return (strncmp(step, "SCAN ", 5) == 0 && strncmp(step, "SCAN (subquery", 14) != 0 &&
+            strcmp(step, "SCAN lock") != 0) ||
            strstr(step, "TEMP B-TREE") || strstr(step, "AUTOMATIC");
 }
 

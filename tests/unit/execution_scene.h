@@ -80,4 +80,33 @@ static inline void assert_state(const char *id, enum hf_execution_state state)
                         hf_execution_state_name(state));
 }
 
+#define NOTHING_MORE ((struct hf_request){0})
+
+static inline int queue_up(const char *id, int32_t priority)
+{
+    return enqueue(id, NULL, NULL, priority);
+}
+
+/* The ids of what is due, in order, with blanks between them. */
+static inline const char *due_with(struct hf_due due)
+{
+    enum { MOST = 8 };
+    static char ids[MOST * (HF_UUID_LEN + 1) + 1];
+    struct hf_execution found[MOST];
+    due.wall_ms = wall_ms();
+    due.limit = due.limit ? due.limit : MOST;
+    size_t n = model_due(m, &due, found);
+    ids[0] = '\0';
+    for (size_t i = 0; i < n; i++)
+        strcat(strcat(ids, i ? " " : ""), found[i].id);
+    return ids;
+}
+
+static inline int64_t next_due(void)
+{
+    return model_next_due(m, &(struct hf_due){.wall_ms = wall_ms()});
+}
+
+static inline const char *due(void) { return due_with((struct hf_due){0}); }
+
 #endif

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "check.h"
 #include "clock.h"
 #include "error.h"
+#include "hmac.h"
 #include "id.h"
 #include "process.h"
 
@@ -109,6 +111,62 @@ static void a_lock_id_is_half_of_the_tokens_sha256(void **state)
     assert_false(hf_lock_id_parse("ga7816bf8f01cfea414140de5dae2223", &back));
     assert_false(hf_lock_id_parse("BA7816bf8f01cfea414140de5dae2223", &back));
     assert_false(hf_lock_id_parse("", &back));
+}
+
+/* RFC 4231: a key, data and the HMAC-SHA256 of it, in hex. */
+static void hmacs_are_those_of_the_rfc(void **state)
+{
+    uint8_t key[131], data[152], expected[HF_SHA256_LEN], got[HF_SHA256_LEN];
+    static const struct {
+        size_t n_key;
+        const char *key; /* one character: so often */
+        const char *data;
+        size_t n_data; /* not 0: data's first byte so often */
+        const char *hmac;
+    } cases[] = {
+        {20, "\x0b", "Hi There", 0,
+         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+        {4, "Jefe", "what do ya want for nothing?", 0,
+         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+        {20, "\xaa", "\xdd", 50,
+         "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"},
+        {131, "\xaa", "Test Using Larger Than Block-Size Key - Hash Key First", 0,
+         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+        {131, "\xaa",
+         "This is a test using a larger than block-size key and a larger than block-size data. The "
+         "key needs to be hashed before being used by the HMAC algorithm.",
+         0, "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n = cases[i].n_data ? cases[i].n_data : strlen(cases[i].data), half = n / 2;
+        memset(key, cases[i].key[0], sizeof key);
+        if (strlen(cases[i].key) > 1)
+            memcpy(key, cases[i].key, cases[i].n_key);
+        memset(data, cases[i].data[0], sizeof data);
+        if (!cases[i].n_data)
+            memcpy(data, cases[i].data, n);
+        assert_true(hf_hex_read(cases[i].hmac, 64, expected, sizeof expected));
+        struct hf_bytes parts[] = {{data, half}, {NULL, 0}, {data + half, n - half}};
+        hf_hmac_sha256((struct hf_bytes){key, cases[i].n_key}, parts, 3, got);
+        assert_memory_equal(got, expected, sizeof got);
+        assert_true(hf_sha256_equal(got, expected));
+        for (size_t j = 0; j < sizeof got; j++) {
+            got[j] ^= 0x80;
+            assert_false(hf_sha256_equal(got, expected));
+            got[j] ^= 0x80;
+        }
+    }
+}
+
+static void hex_is_read_strictly(void **state)
+{
+    uint8_t room[3];
+    assert_true(hf_hex_read("00fFA0", 6, room, 3));
+    assert_memory_equal(room, "\x00\xff\xa0", 3);
+    assert_false(hf_hex_read("00fFA", 5, room, 3));
+    assert_false(hf_hex_read("00fFA00", 7, room, 3));
+    assert_false(hf_hex_read("00fFAg", 6, room, 3));
+    assert_false(hf_hex_read("00fF -", 6, room, 3));
 }
 
 /* ---- clocks and errors ---------------------------------------------------------------------- */
@@ -283,6 +341,8 @@ int main(void)
         cmocka_unit_test(a_buffer_formats_and_takes_nothing),
         cmocka_unit_test(tokens_are_version_4_uuids_and_differ),
         cmocka_unit_test(a_lock_id_is_half_of_the_tokens_sha256),
+        cmocka_unit_test(hmacs_are_those_of_the_rfc),
+        cmocka_unit_test(hex_is_read_strictly),
         cmocka_unit_test(clocks_go_forward),
         cmocka_unit_test(errors_carry_code_text_and_errno),
         cmocka_unit_test(every_code_has_a_name_an_exit_and_a_status),

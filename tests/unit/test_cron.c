@@ -182,7 +182,20 @@ static const struct {
     {"Europe/Oslo",
      "0 */2 * * *",
      "2026-03-28T22:59:00Z",
-     {"2026-03-28T23:00:00Z", "2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
+     {"2026-03-28T23:00:00Z", "2026-03-29T02:00:00Z", "2026-03-29T04:00:00Z"}},
+    {"Europe/Oslo",
+     "30 * * * *",
+     "2026-03-29T00:00:00Z", /* by intervals: nothing is made up for */
+     {"2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z", "2026-03-29T02:30:00Z"}},
+    {"Europe/Oslo",
+     "30 0-6/2 * * *",
+     "2026-03-28T23:00:00Z",
+     {"2026-03-28T23:30:00Z", "2026-03-29T02:30:00Z", "2026-03-29T04:30:00Z"}},
+    {"Europe/Oslo",
+     "30 1-3 * * *",
+     "2026-03-29T00:00:00Z",
+     {"2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z",
+      "2026-03-29T23:30:00Z"}},
     {"Europe/Oslo", "0 1 29 3 *", "2026-01-01T00:00:00Z", {"2026-03-29T00:00:00Z"}},
     {"America/New_York",
      "30 2 * * *",
@@ -292,7 +305,7 @@ static void slots_are_where_the_table_has_them(void **state)
 /* A schedule made of plain lists, so that matching needs nothing of the parser. */
 struct plain {
     bool minutes[60], hours[24], days[32], months[13], weekdays[7];
-    bool day_given, weekday_given, by_intervals;
+    bool day_given, weekday_given, by_intervals, at_hours;
     char text[1200];
 };
 
@@ -342,6 +355,7 @@ static struct plain random_schedule(void)
     random_field(&p, p.months, 1, 12, &ignored, &ignored);
     random_field(&p, p.weekdays, 0, 6, &p.weekday_given, &ignored);
     p.by_intervals = minute_stepped || hour_stepped;
+    p.at_hours = !hour_stepped;
     return p;
 }
 
@@ -364,7 +378,7 @@ static int64_t shown(const struct hf_zone *zone, int64_t at_s)
 static bool is_slot(const struct plain *p, const struct hf_zone *zone, int64_t at_s)
 {
     int64_t now_s = shown(zone, at_s), before_s = shown(zone, at_s - 60);
-    for (int64_t out_s = before_s + 60; out_s < now_s; out_s += 60)
+    for (int64_t out_s = before_s + 60; p->at_hours && out_s < now_s; out_s += 60)
         if (plain_matches(p, out_s))
             return true;
     if (!plain_matches(p, now_s))

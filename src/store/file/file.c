@@ -76,8 +76,8 @@ static bool name_of_file(struct hf_file_store *fs, const char *file, char ret[HF
     return true;
 }
 
-static int collect(struct hf_file_store *fs, int at, const char *prefix, struct names *names,
-                   struct hf_error *err)
+static int collect(struct hf_file_store *fs, int at, const struct hf_listing *which,
+                   struct names *names, struct hf_error *err)
 {
     int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -91,7 +91,8 @@ static int collect(struct hf_file_store *fs, int at, const char *prefix, struct 
     char name[HF_NAME_MAX + 1];
     for (struct dirent *entry; r >= 0 && (entry = readdir(dir));)
         if (name_of_file(fs, entry->d_name, name) &&
-            (!prefix || strncmp(name, prefix, strlen(prefix)) == 0))
+            strncmp(name, which->prefix, strlen(which->prefix)) == 0 &&
+            strcmp(name, which->after) > 0)
             r = add_name(names, name, err);
     closedir(dir);
     return r;
@@ -115,17 +116,17 @@ static int show_names(struct hf_file_store *fs, const struct names *names,
     return 0;
 }
 
-static int list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err)
+static int list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err)
 {
     struct hf_file_store *fs = file_store_of(store);
     struct names names = {0};
-    int r = collect(fs, fs->dir.top, prefix, &names, err);
-    if (r >= 0 && filter == HF_LIST_ALL)
-        r = collect(fs, fs->dir.names, prefix, &names, err);
+    int r = collect(fs, fs->dir.top, which, &names, err);
+    if (r >= 0 && which->filter == HF_LIST_ALL)
+        r = collect(fs, fs->dir.names, which, &names, err);
     if (r >= 0 && names.n) {
         qsort(names.of, names.n, sizeof *names.of, compare_names);
-        r = show_names(fs, &names, filter, fn, arg, err);
+        r = show_names(fs, &names, which->filter, fn, arg, err);
     }
     free(names.of);
     return r;
@@ -148,7 +149,8 @@ static int totals(struct hf_store *store, struct hf_totals *ret, struct hf_error
 {
     struct hf_file_store *fs = file_store_of(store);
     struct names names = {0};
-    int r = collect(fs, fs->dir.names, NULL, &names, err);
+    struct hf_listing all = {HF_LIST_ALL, "", ""};
+    int r = collect(fs, fs->dir.names, &all, &names, err);
     for (size_t i = 0; r >= 0 && i < names.n; i++) {
         struct hf_file_guard *guard;
         r = hf_file_guard_take(fs, names.of[i], false, &guard, err);

@@ -134,33 +134,60 @@ static CURLcode perform(struct hf_http *h, CURL *easy, const char *url, const st
     return code;
 }
 
-int hf_http_call(struct hf_http *h, const char *path, const struct hf_buf *body, json_t **ret,
-                 struct hf_error *err)
+/* 0 with the bytes of an answer that is well; a problem becomes its code. */
+static int request(struct hf_http *h, const char *path, const struct hf_buf *body, bool changes,
+                   struct hf_buf *answer, struct hf_error *err)
 {
-    struct hf_buf url = HF_BUF(3 * HF_URL_MAX), answer = HF_BUF(HF_HTTP_ANSWER_MAX);
+    struct hf_buf url = HF_BUF(3 * HF_URL_MAX);
     CURL *easy = take_handle(h);
     long status = 0;
+    int r = 0;
     if (!easy)
         return hf_fail(err, HF_NOMEM, "out of memory");
     hf_buf_puts(&url, h->origin);
     hf_buf_puts(&url, path);
-    CURLcode code = perform(h, easy, url.data ? url.data : "", body, &answer, &status);
-    json_t *json =
-        code == CURLE_OK && answer.len ? json_loadb(answer.data, answer.len, 0, NULL) : NULL;
-    int r = 0;
+    CURLcode code = perform(h, easy, url.data ? url.data : "", body, answer, &status);
     if (code != CURLE_OK)
-        r = fail_transport(h, code, body, err);
-    else if (status != 200)
-        r = fail_status(h, status, json, err);
-    else if (!json)
-        r = hf_fail(err, body ? HF_UNKNOWN : HF_UNAVAILABLE, "%s answers what is not JSON",
+        r = fail_transport(h, code, changes, err);
+    else if (status != 200) {
+        json_t *problem = answer->len ? json_loadb(answer->data, answer->len, 0, NULL) : NULL;
+        r = fail_status(h, status, problem, err);
+        json_decref(problem);
+    }
+    hf_buf_clear(&url);
+    give_handle(h, easy);
+    return r;
+}
+
+static int call(struct hf_http *h, const char *path, const struct hf_buf *body, bool changes,
+                json_t **ret, struct hf_error *err)
+{
+    struct hf_buf answer = HF_BUF(HF_HTTP_ANSWER_MAX);
+    int r = request(h, path, body, changes, &answer, err);
+    json_t *json =
+        r >= 0 && answer.len ? json_loadb(answer.data, answer.len, JSON_ALLOW_NUL, NULL) : NULL;
+    if (r >= 0 && !json)
+        r = hf_fail(err, changes ? HF_UNKNOWN : HF_UNAVAILABLE, "%s answers what is not JSON",
                     h->origin);
     if (r >= 0)
         *ret = json;
-    else
-        json_decref(json);
-    hf_buf_clear(&url);
     hf_buf_clear(&answer);
-    give_handle(h, easy);
     return r;
+}
+
+int hf_http_call(struct hf_http *h, const char *path, const struct hf_buf *body, json_t **ret,
+                 struct hf_error *err)
+{
+    return call(h, path, body, body, ret, err);
+}
+
+int hf_http_ask(struct hf_http *h, const char *path, const struct hf_buf *body, json_t **ret,
+                struct hf_error *err)
+{
+    return call(h, path, body, false, ret, err);
+}
+
+int hf_http_bytes(struct hf_http *h, const char *path, struct hf_buf *ret, struct hf_error *err)
+{
+    return request(h, path, NULL, false, ret, err);
 }

@@ -8,7 +8,12 @@
 #include "totals.h"
 #include "wire.h"
 
-enum { BATCH_MAX = 256, BODY_MAX = 60 << 10, PAGE = 1000 };
+enum {
+    BATCH_MAX = 256,
+    BODY_MAX = 60 << 10, /* after so much the batch is sent; one with an input may have more */
+    BODY_LARGE = 24 << 20,
+    PAGE = 1000
+};
 
 /* ---- changing ------------------------------------------------------------------------------- */
 
@@ -44,21 +49,12 @@ static int read_answers(const json_t *json, size_t n, struct hf_answer *answers,
     return 0;
 }
 
-static int check_locks_only(const struct hf_request *requests, size_t n, struct hf_error *err)
-{
-    for (size_t i = 0; i < n; i++)
-        if (requests[i].workflow || requests[i].op > HF_OP_GUARD || requests[i].outcome ||
-            requests[i].execution_id)
-            return hf_fail(err, HF_UNSUPPORTED, "UNSUPPORTED: through http: there are locks only");
-    return 0;
-}
-
 static int apply(struct hf_store *store, const struct hf_request *requests, size_t n,
                  struct hf_answer *answers, struct hf_error *err)
 {
-    int r = check_locks_only(requests, n, err);
+    int r = 0;
     while (r >= 0 && n) {
-        struct hf_buf body = HF_BUF(2 * BODY_MAX);
+        struct hf_buf body = HF_BUF(BODY_LARGE);
         json_t *json = NULL;
         size_t sent = write_batch(requests, n, &body);
         r = body.failed ? hf_fail(err, HF_NOMEM, "out of memory")
@@ -76,18 +72,8 @@ static int apply(struct hf_store *store, const struct hf_request *requests, size
 
 /* ---- looking -------------------------------------------------------------------------------- */
 
-/* Reads one item of a page and hands it on: its answer; negative: a code. */
-typedef int item_fn(const json_t *item, void *arg, struct hf_error *err);
-
-/* Where the pages begin: a path with a query, the name of its cursor, and its first value or "". */
-struct pages {
-    const char *path, *cursor_name;
-    char cursor[HF_NAME_MAX + 1];
-};
-
-/* Every page; 1 from the callback ends it. */
-static int read_pages(struct hf_http *h, struct pages *p, item_fn *fn, void *arg,
-                      struct hf_error *err)
+int hf_http_read_pages(struct hf_http *h, struct hf_http_pages *p, hf_http_item_fn *fn, void *arg,
+                       struct hf_error *err)
 {
     int r = 0, stop = 0;
     do {
@@ -126,17 +112,18 @@ static int read_status(const json_t *item, void *arg, struct hf_error *err)
     return r < 0 ? r : reader->fn(reader->arg, &status) != 0;
 }
 
-static int list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                hf_status_fn fn, void *arg, struct hf_error *err)
+static int list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+                struct hf_error *err)
 {
     static const char *const states[] = {
         [HF_LIST_HELD] = "held", [HF_LIST_STALE] = "stale", [HF_LIST_ALL] = "all"};
     struct hf_buf path = HF_BUF(HF_URL_MAX);
     struct status_reader reader = {fn, arg};
-    hf_buf_printf(&path, "/v1/locks?limit=%d&state=%s&prefix=", PAGE, states[filter]);
-    hf_http_escape(&path, prefix ? prefix : "");
-    struct pages pages = {path.data ? path.data : "", "cursor", ""};
-    int r = read_pages(hf_http_of(store), &pages, read_status, &reader, err);
+    hf_buf_printf(&path, "/v1/locks?limit=%d&state=%s&prefix=", PAGE, states[which->filter]);
+    hf_http_escape(&path, which->prefix);
+    struct hf_http_pages pages = {path.data ? path.data : "", "cursor", ""};
+    strcpy(pages.cursor, which->after);
+    int r = hf_http_read_pages(hf_http_of(store), &pages, read_status, &reader, err);
     hf_buf_clear(&path);
     return r;
 }
@@ -165,9 +152,9 @@ static int events(struct hf_store *store, const struct hf_event_query *query, hf
         hf_buf_puts(&path, "&name=");
         hf_http_escape(&path, query->name);
     }
-    struct pages pages = {path.data ? path.data : "", "after", ""};
+    struct hf_http_pages pages = {path.data ? path.data : "", "after", ""};
     snprintf(pages.cursor, sizeof pages.cursor, "%lld", (long long)query->after_seq);
-    int r = read_pages(hf_http_of(store), &pages, read_event, &reader, err);
+    int r = hf_http_read_pages(hf_http_of(store), &pages, read_event, &reader, err);
     hf_buf_clear(&path);
     return r;
 }
@@ -290,6 +277,11 @@ const struct hf_store_ops hf_http_store = {
     .list = list,
     .events = events,
     .totals = totals,
+    .execution = hf_http_execution,
+    .execution_data = hf_http_execution_data,
+    .executions = hf_http_executions,
+    .due = hf_http_due,
+    .last_key = hf_http_last_key,
     .init = init,
     .watch = hf_http_watch,
     .unwatch = hf_http_unwatch,

@@ -47,7 +47,7 @@ void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret)
     ret->has_holder = hf_pg_take_bool(&at);
     hf_pg_take_text(&at, ret->look, sizeof ret->look);
     bool duplicate = hf_pg_take_bool(&at);
-    ret->ready = (uint32_t)hf_pg_take_int(&at);
+    hf_pg_take_text(&at, ret->ready, sizeof ret->ready);
     hf_pg_take_execution(hf_pg_take_composite(&at), &ret->execution);
     ret->execution.duplicate = duplicate;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "error.h"
 #include "failpoint.h"
 #include "task.h"
@@ -10,7 +11,7 @@
 enum {
     IDS_MAX_BYTES = 1 << 22,
     LOOK = 100,       /* the answer's code: look at these processes, and ask again */
-    PRUNE_EVERY = 512 /* grants */
+    PRUNE_EVERY = 511 /* fences; odd, since a grant and its release take two numbers */
 };
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -20,8 +21,8 @@ void hf_pg_bind_judgement(struct hf_postgres *s, struct hf_pg_task *t, struct hf
 {
     bool any = t->seen.n > 0;
     if (any) {
-        hf_pg_ids(&t->seen, false, &t->alive);
-        hf_pg_ids(&t->seen, true, &t->dead);
+        hf_pg_list_seen(&t->seen, false, &t->alive);
+        hf_pg_list_seen(&t->seen, true, &t->dead);
     }
     hf_pg_bind_text(st, s->here);
     hf_pg_bind_as(st, HF_PG_BYTEA_ARRAY, any && !t->alive.failed ? t->alive.data : "{}");
@@ -175,12 +176,22 @@ bool hf_pg_has_execution(const struct hf_request *req)
     }
 }
 
+/* One who is in the queue has probably been woken because it was granted. */
+static const struct call acquire_again = {
+    "SELECT holdfast.acquire_again($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)", bind_acquire};
+
+static const struct call *call_of(const struct hf_request *req, bool queued)
+{
+    if (hf_pg_has_execution(req))
+        return &calls_with_execution[req->op];
+    return req->op == HF_OP_ACQUIRE && queued ? &acquire_again : &calls[req->op];
+}
+
 static void make_statement(struct hf_postgres *s, struct hf_pg_task *t, struct hf_pg_statement *ret)
 {
-    hf_pg_channel(s->listener, &t->id, t->channel);
-    const struct call *call =
-        hf_pg_has_execution(t->req) ? &calls_with_execution[t->req->op] : &calls[t->req->op];
-    *ret = (struct hf_pg_statement){.sql = call->sql};
+    bool queued = hf_pg_channel(s->listener, &t->id, t->channel);
+    const struct call *call = call_of(t->req, queued);
+    *ret = (struct hf_pg_statement){.sql = call->sql, .again = true};
     hf_pg_bind_text(ret, t->req->name);
     if (call->bind)
         call->bind(t, t->channel, ret);
@@ -228,8 +239,8 @@ void hf_pg_prune_sometimes(struct hf_postgres *s, const struct hf_answer *answer
 }
 
 /* A row for each call: an answer, or somebody to look at. */
-static int take_results(struct hf_pg_task **tasks, size_t n, PGresult **results,
-                        uint32_t *ret_ready, struct hf_error *err)
+static int take_results(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n,
+                        PGresult **results, struct hf_buf *ready, struct hf_error *err)
 {
     struct hf_pg_row row;
     for (size_t i = 0; i < n; i++) {
@@ -242,7 +253,9 @@ static int take_results(struct hf_pg_task **tasks, size_t n, PGresult **results,
                              row.execution.state != HF_RUNNING;
             hf_pg_fill_answer(&row, tasks[i]->req, tasks[i]->answer);
             tasks[i]->done = true;
-            *ret_ready += row.ready;
+            hf_buf_puts(ready, row.ready);
+            if (row.queued && !hf_pg_has_execution(tasks[i]->req))
+                hf_pg_note_queued(s->listener, &tasks[i]->id, row.look);
         } else if (!hf_pg_look(&tasks[i]->seen, row.look))
             return hf_fail(err, HF_INTERNAL, "holdfast's function asks again and again who lives");
     }
@@ -256,7 +269,7 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
     struct hf_pg_statement statements[HF_PG_PIPELINE_MAX];
     PGresult *results[HF_PG_PIPELINE_MAX];
     bool changes = false, durable = false;
-    uint32_t ready = 0;
+    struct hf_buf ready = HF_BUF(HF_PG_ALL_READY_MAX);
     size_t i = 0;
     do {
         make_statement(s, tasks[i], &statements[i]);
@@ -270,9 +283,9 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
         hf_failpoint(HF_FAIL_AFTER_COMMIT);
     if (r < 0)
         return r;
-    r = take_results(tasks, n, results, &ready, err);
+    r = take_results(s, tasks, n, results, &ready, err);
     hf_pg_clear(results, n);
-    hf_pg_wake_idle(s, ready);
+    hf_pg_wake_idle(s, &ready);
     return r;
 }
 
@@ -370,9 +383,13 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
                 struct hf_processes *ret, struct hf_error *err)
 {
     struct hf_postgres *s = hf_postgres_of(store);
-    struct hf_pg_statement st = {.sql = "SELECT holdfast.ahead($1,$2)"};
+    struct hf_pg_statement st = {.sql = "SELECT holdfast.ahead($1,$2)", .again = true};
     char processes[HF_PG_PROCESSES_MAX] = "";
     PGresult *result;
+    if (hf_pg_take_ahead(s->listener, id, processes)) { /* told with the answer */
+        hf_pg_parse_processes(processes, ret);
+        return 0;
+    }
     hf_pg_bind_text(&st, name);
     hf_pg_bind_id(&st, id);
     int r = hf_pg_exchange(s, &st, 1, false, &result, NULL, err);
@@ -382,5 +399,33 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
         hf_pg_take_text(&(struct hf_pg_cursor){.result = result}, processes, sizeof processes);
     hf_pg_clear(&result, 1);
     hf_pg_parse_processes(processes, ret);
+    return 0;
+}
+
+/* Sets of processes begin with the boot that they are of. */
+int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                  struct hf_error *err)
+{
+    struct hf_postgres *s = hf_postgres_of(store);
+    struct hf_pg_statement st = {
+        .sql = "SELECT DISTINCT l.processes FROM (SELECT x.id, x.lock FROM holdfast.running r"
+               " JOIN holdfast.execution x USING (seq) LIMIT 1024) x"
+               " JOIN holdfast.lock l ON l.name = x.lock WHERE l.lock_id IS NOT NULL"
+               " AND l.execution_id = x.id AND starts_with(l.processes, $1) LIMIT $2"};
+    char processes[HF_PG_PROCESSES_MAX];
+    PGresult *result;
+    hf_pg_bind_text(&st, hf_boot_id());
+    hf_pg_bind_int(&st, HF_PG_INT4, (int64_t)max);
+    int r = hf_pg_exchange(s, &st, 1, false, &result, NULL, err);
+    if (r < 0)
+        return r;
+    struct hf_pg_cursor at = {.result = result};
+    size_t n = 0;
+    for (; n < max && at.row < hf_pq.PQntuples(result); at.row++, at.column = 0) {
+        hf_pg_take_text(&at, processes, sizeof processes);
+        hf_pg_parse_processes(processes, &ret[n++]);
+    }
+    hf_pg_clear(&result, 1);
+    *ret_n = n;
     return 0;
 }

@@ -201,12 +201,12 @@ static bool accept_result(PGconn *pg, PGresult *result, PGresult **slot, struct 
 }
 
 /* Up to the answer to the Sync: only then the transaction is committed. */
-static enum hf_pg_fate receive(PGconn *pg, size_t n, int64_t deadline_ms, PGresult **ret,
-                               struct hf_pg_fault *fault)
+static enum hf_pg_fate receive(PGconn *pg, struct hf_pg_sending *p, int64_t deadline_ms,
+                               PGresult **ret, struct hf_pg_fault *fault)
 {
     PGresult *result = NULL;
     /* Each statement's end counts; libpq repeats the last one where a connection has died. */
-    for (size_t i = 0; i < n + 4;) {
+    for (size_t i = 0; i < p->n_preparing + p->n + 5;) {
         if (!next_result(pg, deadline_ms, &result, fault))
             return HF_PG_LOST;
         if (!result) {
@@ -214,7 +214,7 @@ static enum hf_pg_fate receive(PGconn *pg, size_t n, int64_t deadline_ms, PGresu
             continue;
         }
         bool synced = hf_pq.PQresultStatus(result) == PGRES_PIPELINE_SYNC;
-        if (!accept_result(pg, result, i < n ? &ret[i] : NULL, fault))
+        if (!accept_result(pg, result, hf_pg_slot(p, i, ret), fault))
             return HF_PG_LOST;
         if (synced)
             return fault->message[0] ? HF_PG_REFUSED : HF_PG_DONE;
@@ -223,42 +223,42 @@ static enum hf_pg_fate receive(PGconn *pg, size_t n, int64_t deadline_ms, PGresu
     return HF_PG_LOST;
 }
 
-static bool send_statement(PGconn *pg, const struct hf_pg_statement *st)
-{
-    return hf_pq.PQsendQueryParams(pg, st->sql, st->n, st->types, st->values, st->lengths,
-                                   st->formats, 1);
-}
-
 /* The answer to what was sent after the commit: whatever it is, the rest is done. */
-static void receive_after(PGconn *pg, int64_t deadline_ms)
+static void receive_after(PGconn *pg, struct hf_pg_sending *p, int64_t deadline_ms)
 {
-    struct hf_pg_fault ignored = {.sqlstate = ""};
+    struct hf_pg_fault fault = {.sqlstate = ""};
     PGresult *result = NULL;
-    if (receive(pg, 1, deadline_ms, &result, &ignored) == HF_PG_LOST)
-        return; /* the next one who takes the connection finds out */
-    hf_pg_clear(&result, 1);
+    enum hf_pg_fate fate = receive(pg, p, deadline_ms, &result, &fault);
+    if (fate == HF_PG_DONE)
+        hf_pg_clear(&result, 1);
+    else if (fate == HF_PG_REFUSED && p->texts)
+        hf_pg_was_misled(p->texts, &fault);
+    /* A connection that was lost is found out by the next one who takes it. */
 }
 
 /* `after` (may be NULL): a transaction of its own that follows in the same round trip. */
-static enum hf_pg_fate send_then(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
-                                 const struct hf_pg_statement *after, int64_t deadline_ms,
-                                 PGresult **ret, struct hf_pg_fault *fault)
+static enum hf_pg_fate send_and_receive(PGconn *pg, struct hf_pg_texts *texts,
+                                        const struct hf_pg_statement *statements, size_t n,
+                                        const struct hf_pg_statement *after, int64_t deadline_ms,
+                                        PGresult **ret, struct hf_pg_fault *fault)
 {
+    struct hf_pg_sending p = {.statements = statements, .n = n, .texts = texts};
+    enum hf_pg_fate fate = HF_PG_UNSENT; /* without its Sync nothing of it is committed */
     *fault = (struct hf_pg_fault){.sqlstate = ""};
     memset(ret, 0, n * sizeof *ret);
-    for (size_t i = 0; i < n; i++)
-        if (!send_statement(pg, &statements[i])) {
-            hf_pg_fault_text(fault, hf_pq.PQerrorMessage(pg));
-            return HF_PG_UNSENT; /* without its Sync nothing of it is committed */
-        }
-    enum hf_pg_fate fate = HF_PG_LOST;
-    if (hf_pq.PQpipelineSync(pg) &&
-        (!after || (send_statement(pg, after) && hf_pq.PQpipelineSync(pg))))
-        fate = receive(pg, n, deadline_ms, ret, fault);
+    struct hf_pg_sending then = {.statements = after, .n = 1, .texts = texts};
+    if (hf_pg_send_all(pg, &p))
+        fate = HF_PG_LOST;
+    if (fate == HF_PG_LOST && hf_pq.PQpipelineSync(pg) &&
+        (!after || (hf_pg_send_all(pg, &then) && hf_pq.PQpipelineSync(pg))))
+        fate = receive(pg, &p, deadline_ms, ret, fault);
     else
         hf_pg_fault_text(fault, hf_pq.PQerrorMessage(pg));
+    hf_pg_end_sending(pg, &p);
     if (after && (fate == HF_PG_DONE || fate == HF_PG_REFUSED))
-        receive_after(pg, deadline_ms);
+        receive_after(pg, &then, deadline_ms);
+    if (after)
+        hf_pg_end_sending(pg, &then);
     if (fate != HF_PG_DONE)
         hf_pg_clear(ret, n);
     return fate;
@@ -267,7 +267,7 @@ static enum hf_pg_fate send_then(PGconn *pg, const struct hf_pg_statement *state
 enum hf_pg_fate hf_pg_send(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
                            int64_t deadline_ms, PGresult **ret, struct hf_pg_fault *fault)
 {
-    return send_then(pg, statements, n, NULL, deadline_ms, ret, fault);
+    return send_and_receive(pg, NULL, statements, n, NULL, deadline_ms, ret, fault);
 }
 
 enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_ms,
@@ -325,13 +325,17 @@ int hf_pg_exchange_then(struct hf_postgres *s, const struct hf_pg_statement *sta
         int r = hf_pg_take(s, deadline_ms, &c, err);
         if (r < 0)
             return r;
-        enum hf_pg_fate fate = send_then(c->pg, statements, n, after, deadline_ms, ret, fault);
+        enum hf_pg_fate fate =
+            send_and_receive(c->pg, &c->texts, statements, n, after, deadline_ms, ret, fault);
+        bool misled = fate == HF_PG_REFUSED && hf_pg_was_misled(&c->texts, fault);
         if (fate == HF_PG_DONE || fate == HF_PG_REFUSED)
             hf_pg_give_back(s, c);
         else
             hf_pg_discard(s, c);
         if (fate == HF_PG_DONE)
             return 0;
+        if (misled)
+            continue;
         if (fate == HF_PG_REFUSED) {
             if (!is_conflict(fault) || conflicts == CONFLICTS_MAX)
                 return hf_pg_fail(s, fault, err);

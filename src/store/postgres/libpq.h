@@ -38,8 +38,10 @@
     X(PQpipelineSync)                                                                              \
     X(PQresultErrorField)                                                                          \
     X(PQresultStatus)                                                                              \
+    X(PQsendPrepare)                                                                               \
     X(PQsendQuery)                                                                                 \
     X(PQsendQueryParams)                                                                           \
+    X(PQsendQueryPrepared)                                                                         \
     X(PQsetErrorVerbosity)                                                                         \
     X(PQsetNoticeProcessor)                                                                        \
     X(PQsetnonblocking)                                                                            \

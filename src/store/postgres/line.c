@@ -20,7 +20,8 @@ int hf_pg_apply_line(struct hf_postgres *s, struct hf_pg_task *tasks, size_t n,
                      struct hf_error *err)
 {
     struct hf_pg_statement st = {
-        .sql = "SELECT a FROM holdfast.wait_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12) a"};
+        .sql = "SELECT a FROM holdfast.wait_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12) a",
+        .again = true};
     struct hf_pg_columns columns;
     struct hf_pg_fault fault = {0};
     struct hf_pg_row row;

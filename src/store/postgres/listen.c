@@ -32,6 +32,8 @@ struct watch {
     bool is_pipe;
     struct hf_lock_id channel; /* whose pipe it shares */
     bool untold;               /* the pipe was full */
+    bool queued;               /* it has been told that it is in the queue */
+    char *ahead;               /* processes of the one just ahead, when it was told; or NULL */
 };
 
 struct hf_pg_listener {
@@ -349,13 +351,58 @@ void hf_pg_listener_free(struct hf_pg_listener *l)
     free(l);
 }
 
-void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+bool hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
                    char ret[HF_PG_CHANNEL_LEN + 1])
 {
     pthread_mutex_lock(&l->mutex);
-    strcpy(ret, l->listening && find(l, id) ? l->channel : "");
+    const struct watch *w = find(l, id);
+    strcpy(ret, w && l->listening ? l->channel : "");
+    bool queued = w && w->queued;
     pthread_mutex_unlock(&l->mutex);
+    return queued;
 }
+
+/* ---- what is known of a waiter -------------------------------------------------------------- */
+
+static void free_watch(struct watch *w)
+{
+    if (w)
+        free(w->ahead);
+    free(w);
+}
+
+void hf_pg_note_queued(struct hf_pg_listener *l, const struct hf_lock_id *id, const char *ahead)
+{
+    char *copy = strdup(ahead);
+    pthread_mutex_lock(&l->mutex);
+    struct watch *w = find(l, id);
+    if (w) {
+        char *before = w->ahead;
+        w->ahead = copy;
+        w->queued = true;
+        copy = before;
+    }
+    pthread_mutex_unlock(&l->mutex);
+    free(copy);
+}
+
+bool hf_pg_take_ahead(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                      char ret[HF_PG_PROCESSES_MAX])
+{
+    pthread_mutex_lock(&l->mutex);
+    struct watch *w = find(l, id);
+    char *ahead = w ? w->ahead : NULL;
+    if (w)
+        w->ahead = NULL;
+    pthread_mutex_unlock(&l->mutex);
+    if (!ahead)
+        return false;
+    snprintf(ret, HF_PG_PROCESSES_MAX, "%s", ahead);
+    free(ahead);
+    return true;
+}
+
+/* ---- watching ------------------------------------------------------------------------------- */
 
 /* What the waiter polls, and where we write. */
 static int open_descriptors(bool is_pipe, int *ret_fd, int *ret_write_fd)
@@ -415,7 +462,7 @@ void hf_pg_unwatch(struct hf_store *store, const char *name, const struct hf_loc
     pthread_mutex_unlock(&l->mutex);
     if (w && w->is_pipe)
         close(w->fd);
-    free(w);
+    free_watch(w);
     close(fd);
 }
 
@@ -427,6 +474,9 @@ int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
     struct watch *w = take_out(l, from);
     if (w) {
         w->id = *to;
+        w->queued = false;
+        free(w->ahead);
+        w->ahead = NULL;
         add(l, w);
     }
     pthread_mutex_unlock(&l->mutex);
@@ -457,5 +507,5 @@ void hf_pg_unshare(struct hf_store *store, const struct hf_lock_id *id)
     pthread_mutex_lock(&l->mutex);
     struct watch *w = take_out(l, id);
     pthread_mutex_unlock(&l->mutex);
-    free(w);
+    free_watch(w);
 }

@@ -88,20 +88,17 @@ static int read_page(struct hf_postgres *s, struct list_page *page, struct hf_er
     return 0;
 }
 
-int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-               hf_status_fn fn, void *arg, struct hf_error *err)
+int hf_pg_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+               struct hf_error *err)
 {
-    if (!prefix)
-        prefix = "";
-    size_t n = strlen(prefix);
-    if (n > HF_NAME_MAX)
-        return 0;
+    size_t n = strlen(which->prefix);
     struct list_page *page = calloc(1, sizeof *page);
     if (!page)
         return hf_fail(err, HF_NOMEM, "out of memory");
-    page->filter = filter;
-    page->prefix = prefix;
-    memcpy(page->end, prefix, n);
+    page->filter = which->filter;
+    page->prefix = which->prefix;
+    strcpy(page->after, which->after);
+    memcpy(page->end, which->prefix, n);
     for (size_t i = n; i < n + HF_NAME_MAX; i += strlen(LAST_CHARACTER))
         memcpy(page->end + i, LAST_CHARACTER, strlen(LAST_CHARACTER));
     int r, stop = 0;
@@ -121,7 +118,9 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
     static const char sql[] =
         "SELECT sum(granted)::bigint, (SELECT sum(total)::bigint FROM holdfast.denial),"
         " sum(released)::bigint, sum(release_lost)::bigint, sum(taken_expired)::bigint,"
-        " sum(taken_died)::bigint, 0, sum(forced)::bigint, sum(lost)::bigint FROM holdfast.lock";
+        " sum(taken_died)::bigint, 0, sum(forced)::bigint, sum(lost)::bigint,"
+        " (SELECT count(*) FROM holdfast.execution WHERE state = 'PENDING'),"
+        " (SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING') FROM holdfast.lock";
     struct hf_pg_statement st = {.sql = sql};
     PGresult *result;
     int r = hf_pg_exchange(hf_postgres_of(store), &st, 1, false, &result, NULL, err);
@@ -129,10 +128,17 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
         return r;
     struct hf_pg_cursor at = {.result = result};
     *ret = (struct hf_totals){0};
-    int64_t *const sums[] = {
-        &ret->acquire_granted,   &ret->acquire_held,     &ret->release_done,
-        &ret->release_lost,      &ret->takeover_expired, &ret->takeover_holder_died,
-        &ret->takeover_rebooted, &ret->forced,           &ret->lost};
+    int64_t *const sums[] = {&ret->acquire_granted,
+                             &ret->acquire_held,
+                             &ret->release_done,
+                             &ret->release_lost,
+                             &ret->takeover_expired,
+                             &ret->takeover_holder_died,
+                             &ret->takeover_rebooted,
+                             &ret->forced,
+                             &ret->lost,
+                             &ret->executions_pending,
+                             &ret->executions_running};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
         *sums[i] = hf_pg_take_int(&at);
     hf_pg_clear(&result, 1);

@@ -157,7 +157,8 @@ bool hf_pg_is_plain_enqueue(const struct hf_request *req)
 
 static bool is_enqueue(const struct hf_pg_task *t) { return hf_pg_is_plain_enqueue(t->req); }
 
-#define EXTEND_MANY "SELECT * FROM holdfast.extend_many($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+/* One text, since it is prepared by its address. */
+static const char extend_many[] = "SELECT * FROM holdfast.extend_many($1,$2,$3,$4,$5,$6,$7,$8,$9)";
 
 static const struct kind {
     enum hf_op op;
@@ -176,8 +177,8 @@ static const struct kind {
     {HF_OP_RELEASE, 1, is_finish,
      "SELECT * FROM holdfast.finish_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)", "tblioitoblb",
      put_finish, take_ended, false},
-    {HF_OP_EXTEND, 1, is_beat, EXTEND_MANY, "tbllooblb", put_extend, take_answer, false},
-    {HF_OP_EXTEND, 2, is_extend, EXTEND_MANY, "tbllooblb", put_extend, take_answer, false},
+    {HF_OP_EXTEND, 1, is_beat, extend_many, "tbllooblb", put_extend, take_answer, false},
+    {HF_OP_EXTEND, 2, is_extend, extend_many, "tbllooblb", put_extend, take_answer, false},
     {HF_OP_ENQUEUE, 1, is_enqueue,
      "SELECT * FROM holdfast.enqueue_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
      "tttobuuliiili", put_enqueue, take_recorded, true},
@@ -205,7 +206,7 @@ static int send_and_wake(struct hf_postgres *s, const struct hf_pg_statement *st
                          struct hf_pg_task *const mine[], size_t n, PGresult **ret,
                          struct hf_pg_fault *fault, struct hf_error *err)
 {
-    struct hf_pg_statement wake = {.sql = "SELECT holdfast.wake_for($1)"};
+    struct hf_pg_statement wake = {.sql = "SELECT holdfast.wake_for($1)", .again = true};
     struct hf_pg_columns ids;
     hf_pg_columns_begin(&ids, "u", n);
     for (size_t i = 0; i < n; i++)
@@ -221,7 +222,7 @@ static int send_kind(struct hf_postgres *s, const struct kind *kind,
                      struct hf_pg_task *const mine[], size_t n, PGresult **ret,
                      struct hf_pg_fault *fault, struct hf_error *err)
 {
-    struct hf_pg_statement st = {.sql = kind->sql};
+    struct hf_pg_statement st = {.sql = kind->sql, .again = true};
     struct hf_pg_columns columns;
     bool durable = false;
     hf_pg_columns_begin(&columns, kind->letters, n);

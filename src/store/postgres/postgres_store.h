@@ -7,6 +7,7 @@
  *     libpq.c       the library, loaded on demand
  *     connection.c  connections and their deadlines, the pool
  *     exchange.c    statements sent and answered in one round trip; what is tried again
+ *     prepare.c     those that are sent again and again are prepared, where that is possible
  *     fault.c       what errors mean: SQLSTATE -> code and advice
  *     call.c        requests -> calls
  *     batch.c       many requests: in what order, and together where they can be
@@ -17,14 +18,15 @@
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
  *     look.c        list, events, totals
+ *     retention.c   how long executions are kept, and which one is the last of its kind
  *     executions.c  executions in requests and answers; lists of them, their data
  *     turns.c       which executions are due, and claims of them; workers that sleep until one is
  *     tokens.c      the service's tokens
- *     retention.c   how long executions are kept, and which one is the last of its kind
  *     migrate.c     the schema, what it needs, and cautions
  *
- * Nothing belongs to a session but LISTEN: no prepared statement, no setting, no advisory lock
- * outlives its transaction, so that a pooler in transaction mode may stand between.
+ * Nothing belongs to a session but LISTEN, and prepared statements where there is certainly no pooler:
+ * no setting and no advisory lock outlives its transaction, so that one in transaction mode may stand
+ * between.
  */
 #ifndef HF_STORE_POSTGRES_STORE_H
 #define HF_STORE_POSTGRES_STORE_H
@@ -45,10 +47,23 @@ enum {
 
 /* ---- connections (connection.c) ------------------------------------------------------------- */
 
+enum { HF_PG_TEXTS_MAX = 24 };
+
+/* What was sent on a connection, and may be prepared there (prepare.c). */
+struct hf_pg_texts {
+    enum { HF_PG_UNKNOWN_SESSION, HF_PG_OWN, HF_PG_SHARED } session;
+    struct hf_pg_text {
+        const char *sql; /* of a statement that says `again`; NULL: none yet */
+        int uses;
+        bool ready; /* it is prepared, or is about to be */
+    } of[HF_PG_TEXTS_MAX];
+};
+
 struct hf_pg_connection {
     PGconn *pg;
     int fd; /* kept from children that are forked */
     int64_t idle_since_ms;
+    struct hf_pg_texts texts;
     struct hf_pg_connection *next;
 };
 
@@ -140,6 +155,7 @@ enum { HF_PG_PARAMS_MAX = 25, HF_PG_NUMBERS_MAX = 10 };
  */
 struct hf_pg_statement {
     const char *sql;
+    bool again; /* a constant text that is often sent: may be prepared */
     int n;
     Oid types[HF_PG_PARAMS_MAX];
     const char *values[HF_PG_PARAMS_MAX];
@@ -191,6 +207,33 @@ enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_
 
 void hf_pg_clear(PGresult **results, size_t n);
 
+/* ---- what is prepared (prepare.c) ----------------------------------------------------------- */
+
+enum { HF_PG_PIPELINE_MAX = 128 };
+
+/* Statements on their way: first what is prepared, then all of them, then maybe a question. */
+struct hf_pg_sending {
+    const struct hf_pg_statement *statements;
+    size_t n;                  /* at most HF_PG_PIPELINE_MAX */
+    struct hf_pg_texts *texts; /* of the connection; NULL: nothing is prepared */
+    struct hf_pg_text *named[HF_PG_PIPELINE_MAX], *preparing[HF_PG_TEXTS_MAX];
+    size_t n_preparing;
+    bool asks;
+    PGresult *prepared[HF_PG_TEXTS_MAX], *asked;
+};
+
+/* Send them all; the caller's Sync follows. */
+bool hf_pg_send_all(PGconn *pg, struct hf_pg_sending *p);
+
+/* Where the i-th result belongs: ret[] has a place for each statement. NULL: nowhere. */
+PGresult **hf_pg_slot(struct hf_pg_sending *p, size_t i, PGresult **ret);
+
+/* Learn from what came beside the statements' own results. Always called. */
+void hf_pg_end_sending(PGconn *pg, struct hf_pg_sending *p);
+
+/* Was it refused because it was prepared? Then nothing has happened: send it again, as it is. */
+bool hf_pg_was_misled(struct hf_pg_texts *texts, const struct hf_pg_fault *fault);
+
 /* ---- many rows as parameters (columns.c) ---------------------------------------------------- */
 
 enum { HF_PG_COLUMNS_MAX = 13 };
@@ -236,9 +279,14 @@ const char *hf_pg_take_bytes(struct hf_pg_cursor *at, size_t *ret_n); /* of the 
 
 /* ---- processes that only we can judge (processes.c) ----------------------------------------- */
 
-/* A holder or waiter that is bound to processes of this machine. */
+/* "BOOT PIDNS PID:START PID:START", empty where there is none. */
+enum { HF_PG_PROCESSES_MAX = 160 };
+void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
+void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
+
+/* What a holder or waiter is bound to, of this machine. */
 struct hf_pg_candidate {
-    struct hf_lock_id id;
+    char key[HF_PG_PROCESSES_MAX]; /* as the server is told of them */
     struct hf_processes bound;
     bool dead;
 };
@@ -260,21 +308,18 @@ void hf_pg_remember(struct hf_pg_memory *memory, const char *name, const struct 
 /* Look at those that the server asks for, a line each. False: it asked for nobody new. */
 bool hf_pg_look(struct hf_pg_seen *seen, const char *lines);
 
-/* The ids of the dead, or of the others, as an array literal. */
-void hf_pg_ids(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
+/* Those that are dead, or the others, as an array literal. */
+void hf_pg_list_seen(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret);
 
-/* "BOOT PIDNS PID:START PID:START", empty where there is none. */
-enum { HF_PG_PROCESSES_MAX = 160 };
-void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
-void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
-
-/* How many requests are looked at together, and how many of them go in one pipeline at most. */
-enum { HF_PG_MANY_MAX = 512, HF_PG_PIPELINE_MAX = 128 };
+/* How many requests are looked at together. */
+enum { HF_PG_MANY_MAX = 512 };
 
 /* ---- what the vtable points at -------------------------------------------------------------- */
 
 int hf_pg_apply(struct hf_store *store, const struct hf_request *requests, size_t n,
                 struct hf_answer *answers, struct hf_error *err);
+int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                  struct hf_error *err);
 int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                 struct hf_processes *ret, struct hf_error *err);
 
@@ -288,8 +333,8 @@ struct hf_pg_lock {
 };
 void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret);
 
-int hf_pg_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-               hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_pg_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
+               struct hf_error *err);
 int hf_pg_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                  void *arg, struct hf_error *err);
 int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
@@ -297,7 +342,11 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
 /* ---- answers (answer.c) --------------------------------------------------------------------- */
 
 /* "REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER"; `ret` is untouched without one. */
-enum { HF_PG_TOOK_MAX = HF_OWNER_MAX + 200 };
+enum {
+    HF_PG_TOOK_MAX = HF_OWNER_MAX + 200,
+    HF_PG_READY_MAX = 4 * (HF_NAME_MAX + 1), /* of one request */
+    HF_PG_ALL_READY_MAX = 256 << 10
+};
 void hf_pg_parse_takeover(const char *text, struct hf_takeover *ret);
 
 /* holdfast.answer, in the order of its columns. */
@@ -313,7 +362,7 @@ struct hf_pg_row {
     char took[HF_PG_TOOK_MAX];
     bool has_holder;
     char look[4096];
-    uint32_t ready;                /* so many executions were made so */
+    char ready[HF_PG_READY_MAX];   /* workflows, a line each, of which executions were made so */
     struct hf_execution execution; /* its id is empty: there is none */
 };
 void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret);
@@ -340,11 +389,14 @@ int hf_pg_executions(struct hf_store *store, const struct hf_execution_query *qu
 
 int hf_pg_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
               size_t *ret_n, struct hf_error *err);
-int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-               struct hf_error *err);
+int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+               int64_t *ret_next_ms, struct hf_error *err);
 
-/* After the commit: so many executions have become ready. Best effort: workers poll too. */
-void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready);
+/*
+ * After the commit: executions of these workflows, a line each, have become ready. Best effort: workers
+ * poll too. It is cleared.
+ */
+void hf_pg_wake_idle(struct hf_postgres *s, struct hf_buf *ready);
 
 int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct hf_request *like,
                 const char *const *tokens, bool again, struct hf_answer *ret, size_t *ret_n,
@@ -354,6 +406,10 @@ int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct h
 
 int hf_pg_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
                    char ret[HF_KEY_MAX + 1], struct hf_error *err);
+int hf_pg_retain(struct hf_store *store, const struct hf_retention *rules, size_t n,
+                 struct hf_error *err);
+int hf_pg_prune(struct hf_store *store, struct hf_prune_place *place, int64_t max,
+                int64_t *ret_removed, struct hf_error *err);
 
 /* ---- the schema (migrate.c) ----------------------------------------------------------------- */
 
@@ -368,11 +424,18 @@ int hf_pg_prepare(struct hf_postgres *s, struct hf_error *err);
 struct hf_pg_listener *hf_pg_listener_new(struct hf_postgres *s);
 void hf_pg_listener_free(struct hf_pg_listener *l);
 
-/* The channel to name in the waiter's requests; empty while nobody listens there for it. */
-void hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
+/*
+ * The channel to name in the waiter's requests; empty while nobody listens there for it. True: it is
+ * known to be in the queue, so that what it asks for next has probably been granted.
+ */
+bool hf_pg_channel(struct hf_pg_listener *l, const struct hf_lock_id *id,
                    char ret[HF_PG_CHANNEL_LEN + 1]);
 
 int hf_pg_listener_pid(struct hf_pg_listener *l); /* of the server's process that listens */
+/* It is in the queue, behind these processes; where it is watched that is kept, and told once. */
+void hf_pg_note_queued(struct hf_pg_listener *l, const struct hf_lock_id *id, const char *ahead);
+bool hf_pg_take_ahead(struct hf_pg_listener *l, const struct hf_lock_id *id,
+                      char ret[HF_PG_PROCESSES_MAX]);
 
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);

@@ -10,7 +10,8 @@
 
 #include "postgres_store.h"
 
-enum { SLOTS = 64, REMEMBERED_MAX = 8, CANDIDATES_MAX = 1 << 16 };
+/* Remembered are as many as one request may have to know of: a holder, and those first in line. */
+enum { SLOTS = 64, REMEMBERED_MAX = 12, CANDIDATES_MAX = 1 << 16 };
 
 struct slot {
     char name[HF_NAME_MAX + 1];
@@ -55,20 +56,18 @@ void hf_pg_parse_processes(const char *text, struct hf_processes *ret)
     *ret = all;
 }
 
-void hf_pg_ids(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret)
+void hf_pg_list_seen(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret)
 {
-    char hex[HF_LOCK_ID_LEN + 1];
-    const char *before = "";
+    const char *before = "{\"";
     ret->len = 0;
-    hf_buf_putc(ret, '{');
     for (size_t i = 0; i < seen->n; i++) {
         if (seen->of[i].dead != dead)
             continue;
-        hf_lock_id_format(&seen->of[i].id, hex);
-        hf_buf_printf(ret, "%s\"\\\\x%s\"", before, hex);
-        before = ",";
+        hf_buf_add(ret, before, strlen(before));
+        hf_buf_add(ret, seen->of[i].key, strlen(seen->of[i].key));
+        before = "\",\"";
     }
-    hf_buf_putc(ret, '}');
+    hf_buf_printf(ret, "%s", ret->len ? "\"}" : "{}");
 }
 
 /* ---- looking -------------------------------------------------------------------------------- */
@@ -79,11 +78,11 @@ void hf_pg_seen_clear(struct hf_pg_seen *seen)
     *seen = (struct hf_pg_seen){0};
 }
 
-/* A place for `id`: its own, or a new one; NULL where there are too many. */
-static struct hf_pg_candidate *place_for(struct hf_pg_seen *seen, const struct hf_lock_id *id)
+/* A place for them: their own, or a new one; NULL where there are too many. */
+static struct hf_pg_candidate *place_for(struct hf_pg_seen *seen, const char *key)
 {
     for (size_t i = 0; i < seen->n; i++)
-        if (hf_lock_id_equal(&seen->of[i].id, id))
+        if (strcmp(seen->of[i].key, key) == 0)
             return &seen->of[i];
     if (seen->n == seen->size) {
         size_t size = seen->size ? 2 * seen->size : REMEMBERED_MAX;
@@ -93,21 +92,41 @@ static struct hf_pg_candidate *place_for(struct hf_pg_seen *seen, const struct h
         seen->of = of;
         seen->size = size;
     }
-    seen->of[seen->n].id = *id;
+    strcpy(seen->of[seen->n].key, key);
     return &seen->of[seen->n++];
 }
 
 /* Only a certain death counts. */
 static void judge(struct hf_pg_candidate *c) { c->dead = hf_processes_alive(&c->bound) == HF_DEAD; }
 
-/* True: it was not known before. */
-static bool look_at(struct hf_pg_seen *seen, const struct hf_lock_id *id, const char *processes)
+/* How they are told: as they are, or where that is not our way to write them, by the lock_id. */
+static void make_key(const char *line, const struct hf_processes *bound, size_t n,
+                     char ret[HF_PG_PROCESSES_MAX])
 {
+    const char *processes = line + HF_LOCK_ID_LEN + 1;
+    n -= HF_LOCK_ID_LEN + 1;
+    hf_pg_format_processes(bound, ret);
+    if (strlen(ret) != n || strncmp(processes, ret, n) != 0)
+        snprintf(ret, HF_PG_PROCESSES_MAX, "\\\\x%.*s", HF_LOCK_ID_LEN, line);
+}
+
+/* A line of `n` bytes: lock_id, processes. True: they were not known before. */
+static bool look_at(struct hf_pg_seen *seen, const char *line, size_t n)
+{
+    char key[HF_PG_PROCESSES_MAX];
+    struct hf_processes bound;
+    struct hf_lock_id id;
     size_t before = seen->n;
-    struct hf_pg_candidate *c = place_for(seen, id);
+    snprintf(key, sizeof key, "%.*s", HF_LOCK_ID_LEN, line);
+    if (!hf_lock_id_parse(key, &id))
+        return false;
+    snprintf(key, sizeof key, "%.*s", (int)(n - HF_LOCK_ID_LEN - 1), line + HF_LOCK_ID_LEN + 1);
+    hf_pg_parse_processes(key, &bound);
+    make_key(line, &bound, n, key);
+    struct hf_pg_candidate *c = place_for(seen, key);
     if (!c)
         return false;
-    hf_pg_parse_processes(processes, &c->bound);
+    c->bound = bound;
     judge(c);
     return seen->n > before;
 }
@@ -115,16 +134,10 @@ static bool look_at(struct hf_pg_seen *seen, const struct hf_lock_id *id, const 
 bool hf_pg_look(struct hf_pg_seen *seen, const char *lines)
 {
     bool any_new = false;
-    char hex[HF_LOCK_ID_LEN + 1], processes[HF_PG_PROCESSES_MAX];
-    struct hf_lock_id id;
     while (*lines) {
         size_t n = strcspn(lines, "\n");
-        if (n > HF_LOCK_ID_LEN + 1 && n - HF_LOCK_ID_LEN - 1 < sizeof processes) {
-            snprintf(hex, sizeof hex, "%s", lines);
-            snprintf(processes, sizeof processes, "%.*s", (int)(n - HF_LOCK_ID_LEN - 1),
-                     lines + HF_LOCK_ID_LEN + 1);
-            any_new |= hf_lock_id_parse(hex, &id) && look_at(seen, &id, processes);
-        }
+        if (n > HF_LOCK_ID_LEN + 1)
+            any_new |= look_at(seen, lines, n);
         lines += n + (lines[n] == '\n');
     }
     return any_new;
@@ -166,12 +179,13 @@ void hf_pg_recall(struct hf_pg_memory *memory, const char *name, struct hf_pg_se
         for (; n < slot->n; n++)
             seen[n] = slot->seen[n];
     pthread_mutex_unlock(&memory->mutex);
-    for (size_t i = 0; i < n; i++) {
-        judge(&seen[i]);
-        /* Its token may have come back meanwhile with other processes: then those must be dead. */
-        struct hf_pg_candidate *c = seen[i].dead ? NULL : place_for(ret, &seen[i].id);
+    while (n-- > 0) { /* the newest last */
+        judge(&seen[n]);
+        /* The token may have come back meanwhile with other processes: then those must be dead. */
+        bool is_token = seen[n].key[0] == '\\';
+        struct hf_pg_candidate *c = is_token && seen[n].dead ? NULL : place_for(ret, seen[n].key);
         if (c)
-            *c = seen[i];
+            *c = seen[n];
     }
 }
 
@@ -183,7 +197,7 @@ void hf_pg_remember(struct hf_pg_memory *memory, const char *name, const struct 
     pthread_mutex_lock(&memory->mutex);
     strcpy(slot->name, name);
     slot->n = 0;
-    /* The newest: who was asked for last is who stands in the way now. The dead do not come back. */
+    /* The newest: who was asked for last is who stands in the way now. */
     for (size_t i = seen->n; i > 0 && slot->n < REMEMBERED_MAX; i--)
         if (!seen->of[i - 1].dead)
             slot->seen[slot->n++] = seen->of[i - 1];

@@ -71,7 +71,7 @@ struct claim {
     struct hf_execution
         *closer; /* of whose locks only this machine can tell whether they are free */
     size_t n_closer;
-    uint32_t ready;
+    struct hf_buf ready; /* workflows, for hf_pg_wake_idle() */
 };
 
 static void end_claim(struct claim *c)
@@ -150,10 +150,11 @@ static void take_claimed(struct claim *c, struct hf_pg_cursor at, struct hf_answ
 {
     struct hf_lock_id id;
     struct hf_execution x;
-    char took[HF_PG_TOOK_MAX];
+    char took[HF_PG_TOOK_MAX], ready[HF_PG_READY_MAX];
     bool has_id = hf_pg_take_id(&at, &id);
     int64_t now_ms = hf_pg_take_int(&at);
-    c->ready += (uint32_t)hf_pg_take_int(&at);
+    hf_pg_take_text(&at, ready, sizeof ready);
+    hf_buf_puts(&c->ready, ready);
     hf_pg_take_text(&at, took, sizeof took);
     hf_pg_take_execution(hf_pg_take_composite(&at), &x);
     size_t i = 0;
@@ -204,7 +205,7 @@ static int claim_some(struct hf_store *store, struct claim *c, const struct hf_d
     for (int row = 0; row < rows; row++)
         take_claimed(c, (struct hf_pg_cursor){.result = result, .row = row}, ret, ret_n);
     hf_pg_clear(&result, 1);
-    hf_pg_wake_idle(s, c->ready);
+    hf_pg_wake_idle(s, &c->ready);
     return c->n_closer ? claim_closer(store, c, ret, ret_n, err) : 0;
 }
 
@@ -239,7 +240,10 @@ int hf_pg_claim(struct hf_store *store, const struct hf_due *due, const struct h
     for (size_t i = 0; r >= 0 && i < due->limit; i++)
         left[i] = tokens[i];
     while (r >= 0 && more && n < due->limit) {
-        struct claim c = {.like = like, .tokens = left, .n = due->limit - n};
+        struct claim c = {.like = like,
+                          .tokens = left,
+                          .n = due->limit - n,
+                          .ready = HF_BUF(HF_PG_ALL_READY_MAX)};
         size_t some = 0;
         r = begin_claim(&c, err);
         if (r >= 0) {
@@ -272,20 +276,24 @@ static int wake_up(struct hf_postgres *s, const struct hf_lock_id *id, struct hf
     return r;
 }
 
-int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-               struct hf_error *err)
+int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+               int64_t *ret_next_ms, struct hf_error *err)
 {
     struct hf_postgres *s = hf_postgres_of(store);
-    struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3)"};
+    struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3,$4)", .again = true};
+    struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
     char channel[HF_PG_CHANNEL_LEN + 1];
     PGresult *result;
-    if (!ret_next_ms)
+    if (!wanted)
         return wake_up(s, id, err);
     hf_pg_channel(s->listener, id, channel);
     hf_pg_bind_id(&st, id);
     hf_pg_bind_text(&st, channel);
     hf_pg_bind_int(&st, HF_PG_INT4, hf_pg_listener_pid(s->listener));
-    int r = hf_pg_exchange(s, &st, 1, true, &result, NULL, err);
+    bind_workflows(&st, wanted, &workflows);
+    int r = workflows.failed ? hf_fail(err, HF_TOO_LARGE, "too many workflows at once")
+                             : hf_pg_exchange(s, &st, 1, true, &result, NULL, err);
+    hf_buf_clear(&workflows);
     if (r < 0)
         return r;
     *ret_next_ms = hf_pg_take_int(&(struct hf_pg_cursor){.result = result});
@@ -293,11 +301,14 @@ int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret
     return 0;
 }
 
-void hf_pg_wake_idle(struct hf_postgres *s, uint32_t n_ready)
+void hf_pg_wake_idle(struct hf_postgres *s, struct hf_buf *ready)
 {
     struct hf_pg_statement st = {.sql = "SELECT holdfast.wake_idle($1)"};
     PGresult *result;
-    hf_pg_bind_int(&st, HF_PG_INT4, n_ready);
-    if (n_ready && hf_pg_exchange(s, &st, 1, true, &result, NULL, NULL) >= 0)
-        hf_pg_clear(&result, 1);
+    if (ready->len && !ready->failed) {
+        hf_pg_bind_text(&st, ready->data);
+        if (hf_pg_exchange(s, &st, 1, true, &result, NULL, NULL) >= 0)
+            hf_pg_clear(&result, 1);
+    }
+    hf_buf_clear(ready);
 }

@@ -185,7 +185,11 @@ static unsigned read_data_version(struct hf_sqlite *s)
     return version;
 }
 
-static void forget(struct hf_sqlite *s) { s->seq_known = s->is_known = false; }
+static void forget(struct hf_sqlite *s)
+{
+    s->seq_known = false;
+    hf_sqlite_forget_known(s);
+}
 
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err)
 {
@@ -213,6 +217,17 @@ void hf_sqlite_rollback(struct hf_sqlite *s)
     if (!sqlite3_get_autocommit(s->db))
         run(s, HF_STMT_ROLLBACK, NULL);
     hf_sqlite_queue_leave(s);
+}
+
+int hf_sqlite_begin_look(struct hf_sqlite *s, struct hf_error *err)
+{
+    return run(s, HF_STMT_LOOK, err);
+}
+
+void hf_sqlite_end_look(struct hf_sqlite *s)
+{
+    if (!sqlite3_get_autocommit(s->db))
+        run(s, HF_STMT_ROLLBACK, NULL);
 }
 
 static int note_frames(void *arg, sqlite3 *db, const char *schema, int frames)

@@ -11,7 +11,7 @@ enum {
     EVENTS_MAX = 1000000
 };
 static const int64_t day_ms = INT64_C(24) * 3600 * 1000;
-static const int64_t event_days = 30, execution_days = 90;
+static const int64_t event_days = 30;
 
 /* ---- pruning -------------------------------------------------------------------------------- */
 
@@ -74,20 +74,10 @@ static int prune_events(struct hf_sqlite *s, int64_t wall_ms, struct hf_error *e
     return hf_sqlite_run(s, note, err);
 }
 
-static int prune_executions(struct hf_sqlite *s, int64_t wall_ms, struct hf_error *err)
-{
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EXECUTION_PRUNE, err);
-    if (!stmt)
-        return -HF_UNAVAILABLE;
-    sqlite3_bind_int64(stmt, 1, wall_ms - execution_days * day_ms);
-    sqlite3_bind_int64(stmt, 2, PRUNE_BATCH);
-    return hf_sqlite_run(s, stmt, err);
-}
-
 static int prune(struct hf_sqlite *s, int64_t wall_ms, struct hf_error *err)
 {
     int r = prune_events(s, wall_ms, err);
-    return r < 0 ? r : prune_executions(s, wall_ms, err);
+    return r < 0 ? r : hf_sqlite_prune_some(s, wall_ms, PRUNE_BATCH, err);
 }
 
 /* ---- events --------------------------------------------------------------------------------- */

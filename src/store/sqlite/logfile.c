@@ -14,7 +14,7 @@
 
 #include "sqlite_store.h"
 
-enum { FRAME_HEADER = 24, HELD_MAX = 8 * (FRAME_HEADER + 1024) };
+enum { FRAME_HEADER = 24, HELD_MAX = 64 * (FRAME_HEADER + 1024) };
 enum { NOWHERE = -1 };
 
 struct log_file {
@@ -169,7 +169,8 @@ static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int
     if (!(flags & SQLITE_OPEN_WAL))
         return default_vfs->xOpen(default_vfs, name, file, flags, ret_flags);
     struct log_file *log = log_of(file);
-    memset(log, 0, sizeof *log);
+    memset(log, 0, offsetof(struct log_file, held)); /* the rest is only touched where it is used */
+    memset(log->real, 0, (size_t)default_vfs->szOsFile);
     log->next_at = log->header_at = NOWHERE;
     int rc = default_vfs->xOpen(default_vfs, name, real_of(file), flags, ret_flags);
     file->pMethods = rc == SQLITE_OK ? &log_methods : NULL;

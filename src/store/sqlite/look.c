@@ -29,6 +29,12 @@ static void bind_range(sqlite3_stmt *stmt, const struct list_page *page)
     sqlite3_bind_int(stmt, 4, PAGE);
 }
 
+/* Names have no control characters: nothing lies between a name and this. */
+static void go_behind(struct list_page *page, const char *name)
+{
+    snprintf(page->from, sizeof page->from, "%s\x01", name);
+}
+
 static int read_page(struct hf_sqlite *s, struct list_page *page, struct hf_error *err)
 {
     sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LOCK_PAGE, err);
@@ -50,27 +56,26 @@ static int read_page(struct hf_sqlite *s, struct list_page *page, struct hf_erro
         memcpy(last, rec.name, sizeof last);
     }
     page->more = n == PAGE;
-    /* Names have no control characters: nothing lies between a name and this. */
-    snprintf(page->from, sizeof page->from, "%s\x01", last);
+    go_behind(page, last);
     return r;
 }
 
-int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                   hf_status_fn fn, void *arg, struct hf_error *err)
+int hf_sqlite_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn,
+                   void *arg, struct hf_error *err)
 {
     struct hf_sqlite *s = hf_sqlite_of(store);
-    size_t n = prefix ? strlen(prefix) : 0;
-    if (n > HF_NAME_MAX)
-        return 0;
+    size_t n = strlen(which->prefix);
     struct list_page *page = calloc(1, sizeof *page);
     if (!page)
         return hf_fail(err, HF_NOMEM, "out of memory");
-    page->filter = filter;
+    page->filter = which->filter;
     if (n) {
-        memcpy(page->from, prefix, n);
-        memcpy(page->end, prefix, n);
+        memcpy(page->from, which->prefix, n);
+        memcpy(page->end, which->prefix, n);
         page->end[n - 1]++; /* UTF-8 has no 0xff */
     }
+    if (*which->after && strcmp(which->after, which->prefix) >= 0)
+        go_behind(page, which->after);
     int r, stop = 0;
     do {
         pthread_mutex_lock(&s->mutex);
@@ -92,10 +97,17 @@ int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_er
     if (r > 0) {
         struct hf_sqlite_cursor from = {stmt, 0};
         *ret = (struct hf_totals){0};
-        int64_t *const sums[] = {
-            &ret->acquire_granted,   &ret->acquire_held,     &ret->release_done,
-            &ret->release_lost,      &ret->takeover_expired, &ret->takeover_holder_died,
-            &ret->takeover_rebooted, &ret->forced,           &ret->lost};
+        int64_t *const sums[] = {&ret->acquire_granted,
+                                 &ret->acquire_held,
+                                 &ret->release_done,
+                                 &ret->release_lost,
+                                 &ret->takeover_expired,
+                                 &ret->takeover_holder_died,
+                                 &ret->takeover_rebooted,
+                                 &ret->forced,
+                                 &ret->lost,
+                                 &ret->executions_pending,
+                                 &ret->executions_running};
         for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
             *sums[i] = hf_sqlite_take_int(&from);
         sqlite3_reset(stmt);

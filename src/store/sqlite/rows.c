@@ -277,6 +277,7 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
 static void take_waiter(sqlite3_stmt *stmt, struct hf_waiter *ret)
 {
     struct hf_sqlite_cursor from = {stmt, 0};
+    *ret = (struct hf_waiter){0};
     take_id(&from, &ret->id);
     ret->priority = (int32_t)-hf_sqlite_take_int(&from);
     ret->ticket = hf_sqlite_take_int(&from);
@@ -369,16 +370,6 @@ static int drop_waiters(struct hf_sqlite *s, const struct hf_effects *fx, struct
 
 /* ---- load and save -------------------------------------------------------------------------- */
 
-/* Most often the name that was written last is asked for again: its row need not be read. */
-static void keep_known(struct hf_sqlite *s, const struct hf_record *rec)
-{
-    s->is_known = rec->n_waiters == 0;
-    if (!s->is_known)
-        return;
-    memcpy(&s->known, rec, offsetof(struct hf_record, head));
-    s->known_row = s->row;
-}
-
 /*
  * Rows are found by a hash of the name: one search instead of two, and pages that are not packed
  * full by names that came in a row. In the unlikely case that a place is taken by another name, the
@@ -416,12 +407,11 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
     sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LOCK, err);
     if (!stmt)
         return -HF_UNAVAILABLE;
-    memset(ret, 0, sizeof *ret);
-    if (s->writing && s->is_known && strcmp(name, s->known.name) == 0) {
-        memcpy(ret, &s->known, offsetof(struct hf_record, head));
-        s->row = s->known_row;
+    ret->n_head = ret->n_waiters = 0;
+    ret->has_self = false;
+    if (s->writing && hf_sqlite_find_known(s, name, ret))
         return 0;
-    }
+    memset(ret, 0, offsetof(struct hf_record, head)); /* what is behind it is large */
     snprintf(ret->name, sizeof ret->name, "%s", name);
     int r = find_row(s, stmt, name, err);
     if (r <= 0)
@@ -455,7 +445,7 @@ int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const st
     if (r >= 0)
         r = hf_sqlite_save_executions(s, ask, fx, err);
     if (r >= 0)
-        keep_known(s, rec);
+        hf_sqlite_keep_known(s, rec);
     return r;
 }
 
@@ -495,4 +485,28 @@ int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lo
         *ret = rec.grant.bound;
     pthread_mutex_unlock(&s->mutex);
     return r < 0 ? r : 0;
+}
+
+int hf_sqlite_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                      struct hf_error *err)
+{
+    struct hf_sqlite *s = hf_sqlite_of(store);
+    size_t n = 0;
+    int r = -HF_UNAVAILABLE;
+    pthread_mutex_lock(&s->mutex);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_RUNNERS, err);
+    if (stmt) {
+        struct hf_sqlite_cursor to = {stmt, 1};
+        hf_sqlite_put_int(&to, s->boot);
+        hf_sqlite_put_int(&to, (int64_t)max);
+        while ((r = hf_sqlite_row(s, stmt, err)) > 0) {
+            struct hf_sqlite_cursor from = {stmt, 0};
+            ret[n] = (struct hf_processes){0};
+            take_bound(&from, &ret[n++]);
+        }
+    }
+    pthread_mutex_unlock(&s->mutex);
+    if (r >= 0)
+        *ret_n = n;
+    return r;
 }

@@ -94,7 +94,14 @@ static const char format_1[] =
 "-- For lists, the newest first, for sweeps and for limits.\n"
 "CREATE INDEX execution_state ON execution (state);\n"
 "CREATE INDEX execution_workflow ON execution (workflow, state);\n"
-"CREATE INDEX execution_finished ON execution (finished_at) WHERE finished_at IS NOT NULL;\n";
+"CREATE INDEX execution_finished ON execution (workflow, once, finished_at)\n"
+"  WHERE once = 0 AND finished_at IS NOT NULL;\n"
+"CREATE INDEX execution_once_finished ON execution (finished_at)\n"
+"  WHERE once = 1 AND finished_at IS NOT NULL;\n"
+"\n"
+"-- How long what has ended is kept, and how many at most (0: any number); no row: 90 days.\n"
+"CREATE TABLE retain (workflow TEXT PRIMARY KEY, keep_ms INTEGER NOT NULL,\n"
+"  keep_count INTEGER NOT NULL) WITHOUT ROWID;\n";
 /* clang-format on */
 
 /* steps[v] leads from format v to v + 1. */

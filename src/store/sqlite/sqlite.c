@@ -92,8 +92,9 @@ static int begin(struct hf_store *store, const char *const *names, size_t n, boo
                  struct hf_error *err)
 {
     (void)names;
-    (void)n;
     struct hf_sqlite *s = hf_sqlite_of(store);
+    if (n > 1)
+        hf_sqlite_know_many(s);
     int r = hf_sqlite_reserve(s, err);
     return r < 0 ? r : hf_sqlite_begin(s, durable, err);
 }
@@ -104,6 +105,13 @@ static int commit(struct hf_store *store, struct hf_error *err)
 }
 
 static void rollback(struct hf_store *store) { hf_sqlite_rollback(hf_sqlite_of(store)); }
+
+static int begin_look(struct hf_store *store, struct hf_error *err)
+{
+    return hf_sqlite_begin_look(hf_sqlite_of(store), err);
+}
+
+static void end_look(struct hf_store *store) { hf_sqlite_end_look(hf_sqlite_of(store)); }
 
 static int64_t now_ms(struct hf_store *store)
 {
@@ -116,6 +124,8 @@ const struct hf_record_ops hf_sqlite_record_ops = {
     .commit = commit,
     .rollback = rollback,
     .load = hf_sqlite_load,
+    .begin_look = begin_look,
+    .end_look = end_look,
     .save = hf_sqlite_save,
     .next_fence = hf_sqlite_next_fence,
     .find = hf_sqlite_find,
@@ -142,6 +152,7 @@ static void close_store(struct hf_store *store)
 {
     struct hf_sqlite *s = hf_sqlite_of(store);
     hf_sqlite_disconnect(s);
+    hf_sqlite_known_close(s);
     if (s->wake_dir >= 0)
         close(s->wake_dir);
     pthread_mutex_destroy(&s->mutex);
@@ -158,6 +169,7 @@ static int open_store(const struct hf_url *url, struct hf_store **ret, struct hf
     if (!s)
         return hf_fail(err, HF_NOMEM, "out of memory");
     s->queue_fd = s->wake_dir = -1;
+    s->known_from = 1;
     pthread_mutex_init(&s->mutex, NULL);
     if ((r = hf_sqlite_connect(s, url->path, err)) < 0 || (r = hf_sqlite_make_ready(s, err)) < 0) {
         close_store(&s->base);
@@ -194,6 +206,8 @@ const struct hf_store_ops hf_sqlite_store = {
     .executions = hf_sqlite_executions,
     .due = hf_sqlite_due,
     .last_key = hf_sqlite_last_key,
+    .retain = hf_sqlite_retain,
+    .prune = hf_sqlite_prune,
     .idle = hf_sqlite_idle,
     .init = init,
     .schema = hf_sqlite_schema,
@@ -202,6 +216,7 @@ const struct hf_store_ops hf_sqlite_store = {
     .share = share,
     .unshare = stop_sharing,
     .rewatch = rewatch,
+    .runners = hf_sqlite_runners,
     .ahead = hf_sqlite_ahead,
     .token_add = hf_sqlite_token_add,
     .token_remove = hf_sqlite_token_remove,

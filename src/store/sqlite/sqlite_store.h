@@ -8,6 +8,7 @@
  *   queue.c     the kernel lock that our own processes queue up at
  *   schema.c    the SQL, the format's version, what a new boot means, how fences stay unique
  *   rows.c      a record <-> its rows in `lock` and `waiter`
+ *   known.c     records that need not be read again
  *   executions.c  rows of `execution`
  *   turns.c     which of them are due, parked or in the way
  *   idle.c      workers that sleep until one becomes ready
@@ -56,6 +57,12 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "id, workflow, lock, key, state, run_at, priority, attempt, fence, owner, created_at,"         \
     " started_at, finished_at, exit_code, reason, retry_of, cancel_requested, spawned, once,"      \
     " to_verify, on_lost, max_attempts, spent, retry_backoff_ms, concurrency, parked"
+/* Of a workflow, what has ended; word for word the condition of the index execution_finished. */
+#define HF_SQLITE_OVER "workflow = ?1 AND once = 0 AND finished_at IS NOT NULL"
+/* Of that, what is to go: up to a place in that index, but not the one with this key. */
+#define HF_SQLITE_TO_GO                                                                            \
+    HF_SQLITE_OVER " AND finished_at >= ?2 AND finished_at <= ?3 AND (finished_at < ?3 OR seq <="  \
+                   " ?4) AND (?5 IS NULL OR key IS NOT ?5) AND state NOT IN ('PENDING','RUNNING')"
 /* Who occupies a key; word for word the condition of the index execution_once, or it is not used. */
 #define HF_SQLITE_ONCE                                                                             \
     "workflow = ?1 AND key = ?2 AND once = 1 AND state IN ('PENDING','RUNNING','SUCCESS')"
@@ -85,6 +92,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 
 #define HF_SQLITE_STATEMENTS(X)                                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
+    X(LOOK, "BEGIN")                                                                               \
     X(COMMIT, "COMMIT")                                                                            \
     X(ROLLBACK, "ROLLBACK")                                                                        \
     X(META,                                                                                        \
@@ -106,12 +114,17 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                  " ORDER BY name LIMIT ?4")                                                        \
     X(TOTALS, "SELECT total(granted), total(denied), total(released), total(release_lost),"        \
               " total(taken_expired), total(taken_died), total(taken_rebooted), total(forced),"    \
-              " total(lost) FROM lock")                                                            \
+              " total(lost), (SELECT count(*) FROM execution WHERE state = 'PENDING'),"            \
+              " (SELECT count(*) FROM execution WHERE state = 'RUNNING') FROM lock")               \
     X(HEAD, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1"                      \
             " ORDER BY rank, ticket LIMIT ?2")                                                     \
     X(SELF, "SELECT " HF_SQLITE_WAITER_COLUMNS " FROM waiter WHERE lock = ?1 AND lock_id = ?2")    \
     X(BEFORE, "SELECT " HF_SQLITE_BOUND_COLUMNS " FROM waiter WHERE lock = ?1"                     \
               " AND (rank, ticket) < (?2, ?3) ORDER BY rank DESC, ticket DESC LIMIT 1")            \
+    X(RUNNERS, "SELECT DISTINCT " HF_SQLITE_BOUND_COLUMNS " FROM (SELECT id, lock FROM execution"  \
+               " WHERE state = 'RUNNING' ORDER BY seq DESC LIMIT 1024) x JOIN lock l"              \
+               " ON l.name = x.lock WHERE l.held = 1 AND l.execution_id = x.id AND l.boot = ?1"    \
+               " AND l.pid > 0 LIMIT ?2")                                                          \
     X(WAITER_INSERT, "INSERT INTO waiter (lock, " HF_SQLITE_WAITER_COLUMNS                         \
                      ") VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15)")              \
     X(WAITER_SEEN,                                                                                 \
@@ -183,10 +196,28 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
             " " HF_SQLITE_WAITING " AND priority = ?3 AND run_at <= ?4"                            \
             " ORDER BY run_at, seq LIMIT ?5)")                                                     \
     X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM"                       \
-              " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)")               \
+              " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)"                \
+              " RETURNING workflow")                                                               \
     X(READ, "BEGIN")                                                                               \
-    X(EXECUTION_PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution"             \
-                       " WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)")
+    X(PRUNE_ONCE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution WHERE once = 1"   \
+                  " AND finished_at < ?1 AND state NOT IN ('PENDING','RUNNING')"                   \
+                  " ORDER BY finished_at LIMIT ?2)")                                               \
+    X(PRUNE_NEXT, "SELECT workflow FROM execution WHERE workflow > ?1 AND once = 0"                \
+                  " AND finished_at IS NOT NULL ORDER BY workflow LIMIT 1")                        \
+    X(PRUNE_PICK, "SELECT workflow FROM execution WHERE seq >= (SELECT seq FROM execution"         \
+                  " ORDER BY seq LIMIT 1) + abs(random() % (1 + (SELECT seq FROM execution"        \
+                  " ORDER BY seq DESC LIMIT 1) - (SELECT seq FROM execution ORDER BY seq LIMIT"    \
+                  " 1))) ORDER BY seq LIMIT 1")                                                    \
+    X(PRUNE_NEWEST, "SELECT finished_at, seq FROM execution WHERE " HF_SQLITE_OVER                 \
+                    " ORDER BY finished_at DESC, seq DESC LIMIT 1 OFFSET ?2")                      \
+    X(PRUNE_FIRST, "SELECT finished_at FROM execution WHERE " HF_SQLITE_TO_GO                      \
+                   " ORDER BY finished_at, seq LIMIT 1")                                           \
+    X(PRUNE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution WHERE"                 \
+             " " HF_SQLITE_TO_GO " ORDER BY finished_at, seq LIMIT ?6)")                           \
+    X(RETENTION, "SELECT keep_ms, keep_count FROM retain WHERE workflow = ?1")                     \
+    X(RETAIN, "INSERT INTO retain VALUES (?1, ?2, ?3) ON CONFLICT (workflow)"                      \
+              " DO UPDATE SET (keep_ms, keep_count) = (?2, ?3)")                                   \
+    X(RETAIN_NOT, "DELETE FROM retain WHERE workflow = ?1")
 
 enum hf_sqlite_stmt {
 #define X(name, sql) HF_STMT_##name,
@@ -228,10 +259,9 @@ struct hf_sqlite {
     int64_t checked_ms;
     int64_t busy_until_ms;
     struct hf_sqlite_row row;
-    /* The record saved last, good for as long as nobody else has written (data_version). */
-    struct hf_record known;
-    struct hf_sqlite_row known_row;
-    bool is_known;
+    struct hf_sqlite_known *known, *last_known; /* known.c: a table, and what was kept last */
+    size_t n_known;
+    uint64_t known_from; /* what was kept under another number is not good any more; not 0 */
     unsigned data_version;
 };
 
@@ -239,6 +269,18 @@ static inline struct hf_sqlite *hf_sqlite_of(struct hf_store *store)
 {
     return (struct hf_sqlite *)store;
 }
+
+/* ---- known.c -------------------------------------------------------------------------------- */
+
+/* From now on keep many: for a batch. */
+void hf_sqlite_know_many(struct hf_sqlite *s);
+/* Keep what was just saved, with s->row. */
+void hf_sqlite_keep_known(struct hf_sqlite *s, const struct hf_record *rec);
+/* In a transaction: the record of `name`, without a queue, and s->row; false: it must be read. */
+bool hf_sqlite_find_known(struct hf_sqlite *s, const char *name, struct hf_record *ret);
+/* Somebody else may have written. */
+void hf_sqlite_forget_known(struct hf_sqlite *s);
+void hf_sqlite_known_close(struct hf_sqlite *s);
 
 /* ---- connect.c ------------------------------------------------------------------------------ */
 
@@ -276,6 +318,9 @@ int hf_sqlite_exec(struct hf_sqlite *s, const char *sql, struct hf_error *err);
 
 /* Wait for our turn and start writing. `full_sync`: the commit is on disk when it returns. */
 int hf_sqlite_begin(struct hf_sqlite *s, bool full_sync, struct hf_error *err);
+/* A transaction that only reads, all of it as it was at the first read. */
+int hf_sqlite_begin_look(struct hf_sqlite *s, struct hf_error *err);
+void hf_sqlite_end_look(struct hf_sqlite *s);
 int hf_sqlite_commit(struct hf_sqlite *s, struct hf_error *err);
 void hf_sqlite_rollback(struct hf_sqlite *s);
 
@@ -324,6 +369,8 @@ int hf_sqlite_load(struct hf_store *store, const char *name, const struct hf_loc
                    struct hf_record *ret, struct hf_error *err);
 int hf_sqlite_save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                    const struct hf_effects *fx, struct hf_error *err);
+int hf_sqlite_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                      struct hf_error *err);
 int hf_sqlite_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
                     struct hf_processes *ret, struct hf_error *err);
 
@@ -357,7 +404,7 @@ int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_ex
                   size_t *ret_n, struct hf_error *err);
 int hf_sqlite_count(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                     struct hf_ask *ask, struct hf_error *err);
-int hf_sqlite_unpark(struct hf_store *store, const char *name, bool *ret_done,
+int hf_sqlite_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
                      struct hf_error *err);
 
 /* Park what else of the lock is due, as fx->park_due_ms says. */
@@ -368,24 +415,32 @@ int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effect
 int hf_sqlite_replace(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,
                       struct hf_error *err);
 
-/* When the next one that is not parked falls due after this; 0: none. Called with the mutex held. */
-int hf_sqlite_next_due(struct hf_sqlite *s, int64_t wall_ms, int64_t *ret, struct hf_error *err);
+/* When the next wanted one that is not parked falls due; 0: none. Called with the mutex held. */
+int hf_sqlite_next_due(struct hf_sqlite *s, const struct hf_due *wanted, int64_t *ret,
+                       struct hf_error *err);
 
 /* ---- idle.c --------------------------------------------------------------------------------- */
 
-int hf_sqlite_idle(struct hf_store *store, const struct hf_lock_id *id, int64_t *ret_next_ms,
-                   struct hf_error *err);
-void hf_sqlite_wake_idle(struct hf_store *store, size_t n);
+int hf_sqlite_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                   int64_t *ret_next_ms, struct hf_error *err);
+void hf_sqlite_wake_idle(struct hf_store *store, struct hf_ready *ready, size_t n);
 
 /* ---- retention.c ---------------------------------------------------------------------------- */
 
 int hf_sqlite_last_key(struct hf_store *store, const char *workflow, const char *from,
                        const char *to, char ret[HF_KEY_MAX + 1], struct hf_error *err);
+int hf_sqlite_retain(struct hf_store *store, const struct hf_retention *rules, size_t n,
+                     struct hf_error *err);
+int hf_sqlite_prune(struct hf_store *store, struct hf_prune_place *place, int64_t max,
+                    int64_t *ret_removed, struct hf_error *err);
+
+/* A little of it within somebody's transaction: not more than `max` of each kind. */
+int hf_sqlite_prune_some(struct hf_sqlite *s, int64_t wall_ms, int64_t max, struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 
-int hf_sqlite_list(struct hf_store *store, enum hf_list_filter filter, const char *prefix,
-                   hf_status_fn fn, void *arg, struct hf_error *err);
+int hf_sqlite_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn,
+                   void *arg, struct hf_error *err);
 int hf_sqlite_events(struct hf_store *store, const struct hf_event_query *query, hf_event_fn fn,
                      void *arg, struct hf_error *err);
 int hf_sqlite_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);

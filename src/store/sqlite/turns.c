@@ -321,16 +321,29 @@ static int earlier_of_group(struct hf_sqlite *s, const struct group *g, int64_t 
     return r;
 }
 
-int hf_sqlite_next_due(struct hf_sqlite *s, int64_t wall_ms, int64_t *ret, struct hf_error *err)
+static int earlier_of_groups(struct hf_sqlite *s, const char *workflow, int64_t wall_ms,
+                             int64_t *next_ms, struct hf_error *err)
+{
+    struct walk w;
+    int r = 0;
+    begin_walk(&w, workflow);
+    while (r >= 0 && (r = next_group(s, &w, err)) > 0)
+        r = earlier_of_group(s, &w.at, wall_ms, next_ms, err);
+    return r;
+}
+
+int hf_sqlite_next_due(struct hf_sqlite *s, const struct hf_due *wanted, int64_t *ret,
+                       struct hf_error *err)
 {
     static const struct group plain = {0};
-    struct walk w;
+    int r = 0;
     *ret = 0;
-    int r = earlier_of_group(s, &plain, wall_ms, ret, err);
-    begin_walk(&w, NULL);
-    while (r >= 0 && (r = next_group(s, &w, err)) > 0)
-        r = earlier_of_group(s, &w.at, wall_ms, ret, err);
-    return r;
+    for (size_t i = 0; r >= 0 && i < wanted->n_workflows; i++)
+        r = earlier_of_groups(s, wanted->workflows[i], wanted->wall_ms, ret, err);
+    if (wanted->n_workflows)
+        return r;
+    r = earlier_of_group(s, &plain, wanted->wall_ms, ret, err);
+    return r < 0 ? r : earlier_of_groups(s, NULL, wanted->wall_ms, ret, err);
 }
 
 /* ---- those of one lock ---------------------------------------------------------------------- */
@@ -481,7 +494,8 @@ int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effect
     return each_priority(s, name, false, park_priority, &w, err);
 }
 
-int hf_sqlite_unpark(struct hf_store *store, const char *name, bool *ret_done, struct hf_error *err)
+int hf_sqlite_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+                     struct hf_error *err)
 {
     struct hf_sqlite *s = hf_sqlite_of(store);
     sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_UNPARK, err);
@@ -489,7 +503,11 @@ int hf_sqlite_unpark(struct hf_store *store, const char *name, bool *ret_done, s
         return -HF_UNAVAILABLE;
     sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
     sqlite3_bind_int(stmt, 2, 1);
-    int r = hf_sqlite_run(s, stmt, err);
-    *ret_done = r >= 0 && sqlite3_changes(s->db) > 0;
-    return r;
+    ret_workflow[0] = '\0';
+    int r = hf_sqlite_row(s, stmt, err);
+    if (r > 0) {
+        hf_sqlite_take_text(&(struct hf_sqlite_cursor){stmt, 0}, ret_workflow, HF_NAME_MAX + 1);
+        sqlite3_reset(stmt);
+    }
+    return r < 0 ? r : 0;
 }

@@ -123,6 +123,9 @@ BEGIN
            spawned = x.spawned, to_verify = x.to_verify, run_at = x.run_at, spent = x.spent, parked = x.parked,
            frees_key = x.once AND x.state IN ('FAILED', 'ABORTED')
      WHERE seq = x.seq;
+    IF x.finished_at IS NOT NULL THEN
+        INSERT INTO holdfast.ended (finished_at, seq, once, workflow) VALUES (x.finished_at, x.seq, x.once, x.workflow);
+    END IF;
 END $$;
 COMMENT ON FUNCTION holdfast.keep_execution IS 'Keep what has become of an execution';
 
@@ -223,6 +226,12 @@ CREATE FUNCTION holdfast.has_attempts_left(x holdfast.execution) RETURNS boolean
 AS $$ SELECT x.max_attempts = 0 OR x.spent < x.max_attempts $$;
 COMMENT ON FUNCTION holdfast.has_attempts_left IS 'May its command be started once more?';
 
+CREATE FUNCTION holdfast.wakes(x holdfast.execution) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT repeat(x.workflow || E'\n', (x.state = 'PENDING')::integer + (x.concurrency > 0)::integer)
+$$;
+COMMENT ON FUNCTION holdfast.wakes IS 'Of one that is no longer RUNNING: its workflow, where it may be claimed again, and where it leaves room for another one';
+
 CREATE FUNCTION holdfast.finish(t holdfast.turn, p_outcome integer, p_exit_code integer, p_reason text) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -240,7 +249,6 @@ BEGIN
         x.started_at := NULL;
         x.owner := NULL;
         x.run_at := t.now + holdfast.backoff(x);
-        t.ready := t.ready + 1;
     ELSE
         x.state := CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END;
         x.finished_at := t.now;
@@ -248,6 +256,7 @@ BEGIN
     x.exit_code := p_exit_code;
     x.reason := p_reason;
     PERFORM holdfast.keep_execution(x);
+    t.ready := t.ready || holdfast.wakes(x);
     t.x := x;
     RETURN t;
 END $$;
@@ -276,9 +285,7 @@ AS $$
 BEGIN
     x := holdfast.lost_execution(x, p_reason, t.now);
     PERFORM holdfast.keep_execution(x);
-    IF x.state = 'PENDING' THEN
-        t.ready := t.ready + 1;
-    END IF;
+    t.ready := t.ready || holdfast.wakes(x);
     IF (t.found).id = x.id THEN
         t.found := x;
     END IF;

@@ -233,7 +233,7 @@ COMMENT ON FUNCTION holdfast.take_due IS 'The first that are due and that nobody
 CREATE TYPE holdfast.claimed AS (
     lock_id   bytea,
     now_ms    bigint,
-    ready     integer,
+    ready     text,
     took      text,
     execution holdfast.execution
 );
@@ -324,7 +324,7 @@ BEGIN
                    CASE k.kind WHEN 'started' THEN b.id END, '', CASE k.kind WHEN 'started' THEN coalesce('key ' || b.key, '') ELSE '' END
               FROM begun AS b CROSS JOIN (VALUES ('acquired'), ('started')) AS k(kind)
         )
-        SELECT b.lock_id, holdfast.ms(p_now), 0, '', b.x FROM begun AS b;
+        SELECT b.lock_id, holdfast.ms(p_now), '', '', b.x FROM begun AS b;
     END IF;
     IF cardinality(held) > 0 OR 2 = ANY (nths) THEN
         UPDATE holdfast.lock AS l SET parked = true
@@ -337,7 +337,7 @@ BEGIN
         END LOOP;
     END IF;
     IF cardinality(known) > cardinality(free) + cardinality(held) THEN
-        RETURN QUERY SELECT NULL::bytea, holdfast.ms(p_now), 0, '', holdfast.execution_of(a.id) FROM unnest(names, ids) AS a(name, id)
+        RETURN QUERY SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(a.id) FROM unnest(names, ids) AS a(name, id)
                       WHERE a.name = ANY (known) AND a.name <> ALL (free) AND a.name <> ALL (held);
     END IF;
 END $$;
@@ -372,7 +372,7 @@ COMMENT ON FUNCTION holdfast.claim_one IS 'Claim this execution by begin_executi
 
 CREATE FUNCTION holdfast.claimed_before(p_lock_ids bytea[]) RETURNS SETOF holdfast.claimed LANGUAGE sql STABLE
 AS $$
-    SELECT l.lock_id, holdfast.ms(l.locked_at), 0, l.took, x
+    SELECT l.lock_id, holdfast.ms(l.locked_at), '', l.took, x
       FROM holdfast.running AS r JOIN holdfast.execution AS x USING (seq)
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE name = x.lock ORDER BY fence DESC LIMIT 1) AS l
      WHERE l.execution_id = x.id AND l.lock_id = ANY (p_lock_ids)
@@ -436,7 +436,7 @@ BEGIN
             c := holdfast.claim_one(x, unused[1], p_ttl_ms, p_owner, p_processes, p_verifies, p_here);
             wanted := wanted - ((c.execution).id IS NOT NULL)::integer;
             unused := array_remove(unused, c.lock_id);
-            IF (c.execution).id IS NOT NULL OR c.ready > 0 THEN
+            IF (c.execution).id IS NOT NULL OR c.ready <> '' THEN
                 RETURN NEXT c;
             END IF;
             IF cardinality(closer) = cardinality(seqs) AND limited AND c.lock_id IS NULL AND (c.execution).id IS NOT NULL THEN
@@ -523,7 +523,7 @@ BEGIN
           FROM a JOIN LATERAL (SELECT m.execution_id FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence) AS before ON true
          WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
-           AND (SELECT x.state = 'RUNNING' AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
+           AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)
         RETURNING a.*, l.owner, l.locked_at, before.execution_id
     ), over AS MATERIALIZED (
@@ -532,14 +532,17 @@ BEGIN
                spent = x.spent + (g.outcome = 2 AND NOT x.spawned)::integer, frees_key = x.once AND g.outcome <> 1
           FROM given AS g
          WHERE x.id = g.execution_id
-        RETURNING g.i, x.seq, x.workflow, x
+        RETURNING g.i, x.seq, x.workflow, x.once, x
     ), gone AS (
         DELETE FROM holdfast.running AS r USING over AS o WHERE r.workflow = o.workflow AND r.seq = o.seq
+    ), kept AS (
+        INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT now, o.seq, o.once, o.workflow FROM over AS o
     ), told AS (
         INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
         SELECT nextval('holdfast.seq'), now, g.fence, 'finished', g.name, g.owner, g.execution_id,
                CASE WHEN g.outcome = 1 THEN 'succeeded'
-                    WHEN g.outcome = 2 AND g.reason = '' THEN 'failed with exit code ' || g.exit_code
+                    WHEN g.outcome = 2 AND g.reason = '' AND g.has_exit_code THEN 'failed with exit code ' || g.exit_code
+                    WHEN g.outcome = 2 AND g.reason = '' THEN 'failed'
                     ELSE g.reason END,
                'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms'
           FROM given AS g

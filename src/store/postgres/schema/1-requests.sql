@@ -73,6 +73,7 @@ BEGIN
         ret := holdfast.answer_of(t.row, t.now, -1, true);
         ret.queued := true;
         ret.ahead := t.ahead;
+        ret.look := holdfast.ahead(before.name, t.asker);
         queued := (t.row).fence = before.fence AND (t.row).lock_id IS NOT DISTINCT FROM before.lock_id;
     ELSE
         PERFORM FROM holdfast.waiter WHERE name = before.name AND lock_id = t.asker;
@@ -125,6 +126,80 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_otherwise IS 'acquire, where the lock is not simply free';
 
+-- What an acquire does that has to wait, in few statements: another holds it and lives, and so do the first
+-- who wait. NULL: it is not that simple, and nothing has been done.
+CREATE FUNCTION holdfast.join_queue(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l      holdfast.lock;
+    now    timestamptz;
+    mine   bigint := -p_priority::bigint;
+    before integer := 0;
+    live   boolean := true;
+    behind text;
+    ret    holdfast.answer;
+BEGIN
+    PERFORM holdfast.commit_lazily(); -- a place in the queue need not survive a crash: the waiter asks again
+    SELECT * INTO l FROM holdfast.lock
+     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
+       AND lock_id <> p_lock_id AND locked_until > holdfast.clock() AND execution_id IS NULL AND position(p_lock_id IN ended) = 0
+       AND holdfast.died(processes, lock_id, p_here, p_alive, p_dead) IS false
+       FOR NO KEY UPDATE;
+    now := holdfast.clock();
+    IF NOT FOUND OR now >= l.locked_until THEN
+        RETURN NULL;
+    END IF;
+    IF l.waiters > 0 THEN
+        SELECT least(count(*) FILTER (WHERE rank <= mine), 8),
+               bool_and(until > now AND seen_at > now - interval '20 s' AND seen_at < now + interval '20 s'
+                        AND holdfast.died(processes, lock_id, p_here, p_alive, p_dead) IS false)
+          INTO before, live
+          FROM (SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 9) AS first;
+        SELECT processes INTO behind FROM holdfast.waiter WHERE name = p_name AND rank <= mine ORDER BY rank DESC, ticket DESC LIMIT 1;
+    END IF;
+    IF live THEN
+        INSERT INTO holdfast.waiter (name, rank, ticket, ttl_ms, until, seen_at, queued_at, lock_id, owner, note, processes, channel)
+        VALUES (p_name, mine, l.tickets + 1, p_ttl_ms, holdfast.gives_up(now, p_wait_ms), now, now, p_lock_id, p_owner, p_note,
+                p_processes, p_channel)
+            ON CONFLICT (name, lock_id) DO NOTHING;
+    END IF;
+    IF NOT (live AND FOUND) THEN
+        RETURN NULL;
+    END IF;
+    UPDATE holdfast.lock SET tickets = tickets + 1, waiters = waiters + 1 WHERE name = p_name AND fence = l.fence;
+    l.waiters := l.waiters + 1;
+    ret := holdfast.answer_of(l, now, -1, true);
+    ret.queued := true;
+    ret.ahead := before;
+    ret.look := coalesce(behind, l.processes);
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.join_queue IS 'acquire with a wait, where another holds it and the first who wait are there; NULL: it is not so';
+
+CREATE FUNCTION holdfast.confirm(p_name text, p_lock_id bytea, p_ttl_ms bigint) RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    now timestamptz := holdfast.clock();
+    l   holdfast.lock;
+BEGIN
+    UPDATE holdfast.lock
+       SET ttl_ms = p_ttl_ms, offered = false, locked_until = now + p_ttl_ms * interval '1 millisecond'
+     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
+       AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
+    RETURNING * INTO l;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF current_setting('holdfast.commit_before', true) <> '' THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, l.fence, l.owner, l.note, '', holdfast.ms(l.locked_at),
+               holdfast.ms(l.locked_until), p_ttl_ms, l.waiters, l.processes, l.took, false, '', false, '',
+               NULL)::holdfast.answer;
+END $$;
+COMMENT ON FUNCTION holdfast.confirm IS 'A waiter takes what it was offered; NULL: nothing is offered to it';
+
 -- In one statement what is by far the most common: it is free, nobody waits, no guard is or was in the
 -- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it.
 CREATE FUNCTION holdfast.acquire(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
@@ -134,7 +209,7 @@ DECLARE
     now       timestamptz := holdfast.clock();
     until     timestamptz := now + p_ttl_ms * interval '1 millisecond';
     new_fence bigint;
-    l         holdfast.lock;
+    ret       holdfast.answer;
 BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
@@ -143,15 +218,13 @@ BEGIN
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
     RETURNING fence INTO new_fence;
     IF NOT FOUND AND p_wait_ms <> 0 THEN
-        -- A waiter that has been woken confirms what it was offered.
-        UPDATE holdfast.lock
-           SET ttl_ms = p_ttl_ms, offered = false, locked_until = until
-         WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
-           AND lock_id = p_lock_id AND offered AND locked_until > holdfast.clock()
-        RETURNING * INTO l;
-        IF FOUND THEN
-            PERFORM holdfast.commit_durably();
-            RETURN holdfast.answer_of(l, now, 0, false);
+        ret := holdfast.join_queue(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel,
+                                   p_here, p_alive, p_dead);
+        IF ret.code IS NULL THEN
+            ret := holdfast.confirm(p_name, p_lock_id, p_ttl_ms);
+        END IF;
+        IF ret.code IS NOT NULL THEN
+            RETURN ret;
         END IF;
     END IF;
     IF new_fence IS NULL THEN
@@ -164,10 +237,24 @@ BEGIN
         PERFORM holdfast.commit_durably();
     END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, p_lock_id, new_fence, p_owner, p_note, '', holdfast.ms(now),
-               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, 0,
+               holdfast.ms(until), p_ttl_ms, 0, p_processes, '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.acquire IS 'Take a lock; where it is held, be refused, or with wait_ms <> 0 queue up (negative: for ever). The same lock_id again is the same acquire, and confirms an offer. To be called in a transaction of its own';
+
+CREATE FUNCTION holdfast.acquire_again(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    ret holdfast.answer := holdfast.confirm(p_name, p_lock_id, p_ttl_ms);
+BEGIN
+    IF ret.code IS NULL THEN
+        ret := holdfast.acquire(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel,
+                                p_here, p_alive, p_dead);
+    END IF;
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.acquire_again IS 'acquire, for one who was in the queue: what it was offered is looked for first';
 
 -- ---- extend ---------------------------------------------------------------------------------------
 
@@ -240,7 +327,8 @@ DECLARE
 BEGIN
     PERFORM holdfast.tell(l, t.now, CASE p_outcome WHEN 0 THEN 'released' ELSE 'finished' END, l.owner,
                           CASE WHEN p_outcome = 1 THEN 'succeeded'
-                               WHEN p_outcome = 2 AND p_reason = '' THEN format('failed with exit code %s', p_exit_code)
+                               WHEN p_outcome = 2 AND p_reason = '' AND p_has_exit_code THEN format('failed with exit code %s', p_exit_code)
+                               WHEN p_outcome = 2 AND p_reason = '' THEN 'failed'
                                ELSE p_reason END,
                           format('held for %s ms', holdfast.ms(t.now) - holdfast.ms(l.locked_at)));
     IF l.waiters > 0 THEN
@@ -301,48 +389,56 @@ CREATE FUNCTION holdfast.release_to_head(p_name text, p_lock_id bytea, p_fence b
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l     holdfast.lock;
-    w     holdfast.waiter;
-    now   timestamptz;
+    w     record; -- who is first, and the lock as it was then
+    now   timestamptz := holdfast.clock();
+    ends  timestamptz;
     until timestamptz;
     told  bigint;
     next  bigint;
+    woken text;
 BEGIN
-    -- Looked at before the row is locked, since a lock would have to wait for the disk; then again.
-    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
-    IF holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
-        RETURN NULL;
-    END IF;
-    SELECT * INTO l FROM holdfast.lock WHERE name = p_name AND fence = p_fence FOR UPDATE SKIP LOCKED;
-    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
-    now := holdfast.clock();
-    IF l.lock_id IS DISTINCT FROM p_lock_id OR now >= l.locked_until OR l.execution_id IS NOT NULL OR l.offered
-       OR w.name IS NULL OR w.lock_id = p_lock_id OR now >= w.until OR now >= w.seen_at + interval '20 s'
-       OR now <= w.seen_at - interval '20 s'
+    -- Looked at before the row is locked, since a lock would have to wait for the disk.
+    SELECT l.tickets, l.waiters, l.locked_at, l.owner AS holder, first.* INTO w
+      FROM holdfast.lock AS l
+     CROSS JOIN (SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1) AS first
+     WHERE l.name = p_name AND l.fence = p_fence AND l.lock_id = p_lock_id AND l.execution_id IS NULL AND NOT l.offered;
+    IF NOT FOUND OR w.lock_id = p_lock_id OR now >= w.until OR now >= w.seen_at + interval '20 s' OR now <= w.seen_at - interval '20 s'
        OR holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
         RETURN NULL;
     END IF;
-    PERFORM holdfast.commit_durably();
+    -- Who joins or leaves the queue changes these two: the first is still the first.
+    SELECT locked_until INTO ends FROM holdfast.lock
+     WHERE name = p_name AND fence = p_fence AND lock_id = p_lock_id AND tickets = w.tickets AND waiters = w.waiters
+       FOR UPDATE SKIP LOCKED;
+    now := holdfast.clock();
+    IF NOT FOUND OR now >= ends OR now >= w.until THEN
+        RETURN NULL;
+    END IF;
+    IF current_setting('holdfast.commit_before', true) <> '' THEN
+        PERFORM holdfast.commit_durably();
+    END IF;
     until := now + least(w.ttl_ms, 5000) * interval '1 millisecond';
     told := nextval('holdfast.seq');
     next := nextval('holdfast.seq');
-    UPDATE holdfast.lock
-       SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
-           ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
-           granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
-           ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
-     WHERE name = p_name AND fence = p_fence;
-    DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket;
-    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
-    VALUES (told, now, p_fence, 'released', p_name, l.owner, p_reason,
-            'held for ' || holdfast.ms(now) - holdfast.ms(l.locked_at) || ' ms'),
-           (next, now, next, 'acquired', p_name, w.owner, '',
-            'after waiting ' || holdfast.ms(now) - holdfast.ms(w.queued_at) || ' ms');
-    IF w.channel <> '' THEN
-        PERFORM pg_notify(w.channel, encode(w.lock_id, 'hex'));
-    END IF;
+    WITH granted AS (
+        UPDATE holdfast.lock
+           SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
+               ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
+               granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
+               ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
+         WHERE name = p_name AND fence = p_fence
+    ), events AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
+        VALUES (told, now, p_fence, 'released', p_name, w.holder, p_reason,
+                'held for ' || holdfast.ms(now) - holdfast.ms(w.locked_at) || ' ms'),
+               (next, now, next, 'acquired', p_name, w.owner, '',
+                'after waiting ' || holdfast.ms(now) - holdfast.ms(w.queued_at) || ' ms')
+    ), served AS ( -- its channel may have changed since
+        DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket RETURNING channel
+    )
+    SELECT pg_notify(channel, encode(w.lock_id, 'hex'))::text INTO woken FROM served WHERE channel <> '';
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
-               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, '', false, 0,
+               holdfast.ms(until), w.ttl_ms, w.waiters - 1, w.processes, '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';
@@ -376,7 +472,7 @@ BEGIN
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;
-    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, 0,
+    RETURN ROW(0, false, 0, 0, holdfast.ms(now), false, NULL, which, '', '', '', 0, 0, 0, 0, '', '', false, '', false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release IS 'Give a lock back (fence 0: whatever it is); -3: it was no longer the asker''s, and nobody else''s was touched. Never waits for a guard';
@@ -576,38 +672,6 @@ COMMENT ON FUNCTION holdfast.guard IS 'For your own transactions: raises HF001 u
 
 -- ---- pruning --------------------------------------------------------------------------------------
 
--- The oldest first, from where the last one stopped; from the beginning again when one is met that is too young.
-CREATE FUNCTION holdfast.prune_executions(max integer) RETURNS integer LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    too_old timestamptz := holdfast.clock() - interval '90 days';
-    last    bigint;
-    is_end  boolean;
-    n       integer;
-BEGIN
-    SELECT x.created_at >= too_old INTO is_end
-      FROM holdfast.execution AS x WHERE x.seq > (SELECT pruned_execution FROM holdfast.meta) ORDER BY x.seq LIMIT 1;
-    IF is_end IS DISTINCT FROM false THEN -- there is none, or nothing can be so old
-        UPDATE holdfast.meta SET pruned_execution = 0 WHERE pruned_execution <> 0;
-        RETURN 0;
-    END IF;
-    SELECT max(oldest.seq), count(*) < prune_executions.max OR bool_or(oldest.created_at >= too_old) INTO last, is_end
-      FROM (SELECT x.seq, x.created_at FROM holdfast.execution AS x
-             WHERE x.seq > (SELECT pruned_execution FROM holdfast.meta) ORDER BY x.seq LIMIT prune_executions.max) AS oldest;
-    WITH gone AS (
-        DELETE FROM holdfast.execution AS x
-         WHERE x.seq > (SELECT pruned_execution FROM holdfast.meta) AND x.seq <= last AND x.finished_at < too_old
-        RETURNING x.id
-    ), data AS (
-        DELETE FROM holdfast.execution_data AS d USING gone AS g WHERE d.id = g.id
-    )
-    SELECT count(*) INTO n FROM gone;
-    UPDATE holdfast.meta SET pruned_execution = CASE WHEN is_end THEN 0 ELSE last END
-     WHERE pruned_execution <> CASE WHEN is_end THEN 0 ELSE last END;
-    RETURN n;
-END $$;
-COMMENT ON FUNCTION holdfast.prune_executions IS 'Remove executions that ended 90 days ago, among the next so many';
-
 CREATE FUNCTION holdfast.prune(max integer) RETURNS integer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -634,6 +698,6 @@ BEGIN
     IF events > 0 THEN
         UPDATE holdfast.meta SET pruned_seq = last;
     END IF;
-    RETURN events + holdfast.prune_executions(prune.max);
+    RETURN events + holdfast.prune_some(prune.max);
 END $$;
-COMMENT ON FUNCTION holdfast.prune IS 'Remove at most so many events that are older than 30 days or beyond a million, and as many executions that ended 90 days ago. Called now and then after a grant';
+COMMENT ON FUNCTION holdfast.prune IS 'Remove at most so many events that are older than 30 days or beyond a million, and some executions, as prune_some() does. Called now and then after a grant';

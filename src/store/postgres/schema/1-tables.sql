@@ -20,7 +20,7 @@
 --     newest fence first never meets them.
 -- So nobody updates `fence` but a grant; a row is never deleted.
 --
--- Order of locks, for all functions: the advisory one of a workflow with a limit, lock, waiter, pending, running, execution, denial. Every function works on one
+-- Order of locks, for all functions: the advisory one of a workflow with a limit, lock, waiter, pending, running, execution, ended, denial. Every function works on one
 -- name, and callers of many sort them by name: no deadlocks.
 --
 -- Time is the server's and is read by clock() alone. A lease is over when clock() >= locked_until.
@@ -43,7 +43,6 @@ CREATE TABLE holdfast.meta (
     format     integer     NOT NULL,
     epoch      integer     NOT NULL DEFAULT 0,
     pruned_seq bigint      NOT NULL DEFAULT 0,
-    pruned_execution bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE  holdfast.meta            IS 'One row: what this schema is';
@@ -51,7 +50,6 @@ COMMENT ON COLUMN holdfast.meta.one        IS 'Always true: there is one row';
 COMMENT ON COLUMN holdfast.meta.format     IS 'Version of this schema; programs refuse one that they do not know';
 COMMENT ON COLUMN holdfast.meta.epoch      IS 'How often the fences were raised by holdfast init --bump-epoch';
 COMMENT ON COLUMN holdfast.meta.pruned_seq IS 'Events up to this number have been removed because of their age';
-COMMENT ON COLUMN holdfast.meta.pruned_execution IS 'Executions up to this number have been looked at, and removed if they had ended long ago';
 COMMENT ON COLUMN holdfast.meta.created_at IS 'When this schema was made';
 INSERT INTO holdfast.meta (format) VALUES (1);
 
@@ -195,7 +193,7 @@ COMMENT ON COLUMN holdfast.event.reason       IS 'Why';
 COMMENT ON COLUMN holdfast.event.detail       IS 'More, for people';
 
 -- Changed only by who has locked the row of its lock. What changes with its state is in no index, so that a
--- claim and an end are cheap (HOT): who waits and who runs is found in pending and running. Input and output are
+-- claim and an end are cheap (HOT): who waits, runs and has ended is found in pending, running and ended. Input and output are
 -- apart, so that a row is small and travels whole in an answer.
 CREATE TABLE holdfast.execution (
     seq              bigint      GENERATED ALWAYS AS IDENTITY,
@@ -240,7 +238,7 @@ CREATE UNIQUE INDEX execution_key ON holdfast.execution (workflow, key)
 CREATE UNIQUE INDEX execution_once ON holdfast.execution (workflow, key)
     WHERE once AND NOT frees_key;
 COMMENT ON SEQUENCE holdfast.execution_seq_seq IS 'Numbers of executions';
-COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end';
+COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end, or as retain has it';
 COMMENT ON INDEX  holdfast.execution_age              IS 'The newest first, for lists';
 COMMENT ON INDEX  holdfast.execution_key              IS 'An idempotency key belongs to one execution';
 COMMENT ON INDEX  holdfast.execution_once             IS 'With --once only a run that may still succeed, or has, occupies its key';
@@ -314,6 +312,22 @@ COMMENT ON TABLE  holdfast.running          IS 'A row for each execution that is
 COMMENT ON COLUMN holdfast.running.seq      IS 'As in execution';
 COMMENT ON COLUMN holdfast.running.workflow IS 'As in execution';
 
+CREATE TABLE holdfast.ended (
+    finished_at timestamptz NOT NULL,
+    seq         bigint      NOT NULL,
+    once        boolean     NOT NULL,
+    workflow    text        NOT NULL COLLATE "C"
+);
+CREATE INDEX ended_of ON holdfast.ended (workflow, finished_at, seq) WHERE NOT once;
+CREATE INDEX ended_once ON holdfast.ended (finished_at, seq) WHERE once;
+COMMENT ON TABLE  holdfast.ended             IS 'A row for each execution that has ended, for who removes them';
+COMMENT ON INDEX  holdfast.ended_of          IS 'Of each workflow the oldest first';
+COMMENT ON INDEX  holdfast.ended_once        IS 'The same for runs that were to happen once, whatever their name';
+COMMENT ON COLUMN holdfast.ended.finished_at IS 'As in execution';
+COMMENT ON COLUMN holdfast.ended.seq         IS 'As in execution';
+COMMENT ON COLUMN holdfast.ended.once        IS 'As in execution';
+COMMENT ON COLUMN holdfast.ended.workflow    IS 'As in execution';
+
 CREATE TABLE holdfast.execution_data (
     id             uuid   PRIMARY KEY,
     input          bytea,
@@ -347,16 +361,18 @@ COMMENT ON COLUMN holdfast.api_token.verbs      IS 'What it allows, separated by
 COMMENT ON COLUMN holdfast.api_token.prefix     IS 'Only names that begin so; empty: all';
 
 CREATE TABLE holdfast.sleeper (
-    since    timestamptz NOT NULL,
-    listener integer     NOT NULL,
-    id       bytea       PRIMARY KEY,
-    channel  text        NOT NULL COLLATE "C"
+    since     timestamptz NOT NULL,
+    listener  integer     NOT NULL,
+    id        bytea       PRIMARY KEY,
+    channel   text        NOT NULL COLLATE "C",
+    workflows text[]      COLLATE "C"
 );
 COMMENT ON TABLE  holdfast.sleeper          IS 'Workers that sleep until something is to be run: the one that has slept longest is told, and is taken out';
-COMMENT ON COLUMN holdfast.sleeper.since    IS 'Since when; after 10 minutes without a word it is gone, whoever listens';
-COMMENT ON COLUMN holdfast.sleeper.listener IS 'Process id of its connection that listens: where that has ended, so has the worker';
-COMMENT ON COLUMN holdfast.sleeper.id       IS 'Which one';
-COMMENT ON COLUMN holdfast.sleeper.channel  IS 'Where it is told (NOTIFY)';
+COMMENT ON COLUMN holdfast.sleeper.since     IS 'Since when; after 10 minutes without a word it is gone, whoever listens';
+COMMENT ON COLUMN holdfast.sleeper.listener  IS 'Process id of its connection that listens: where that has ended, so has the worker';
+COMMENT ON COLUMN holdfast.sleeper.id        IS 'Which one';
+COMMENT ON COLUMN holdfast.sleeper.channel   IS 'Where it is told (NOTIFY)';
+COMMENT ON COLUMN holdfast.sleeper.workflows IS 'Of which it would claim; NULL: of any';
 
 -- ---- types ----------------------------------------------------------------------------------------
 
@@ -381,11 +397,11 @@ CREATE TYPE holdfast.answer AS (
     has_holder      boolean,
     look            text,
     duplicate       boolean,
-    ready           integer,
+    ready           text,
     execution       holdfast.execution
 );
 COMMENT ON TYPE   holdfast.answer                 IS 'What a function answers: an outcome, and the lock as it is then';
-COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -2: not to be claimed any more; -3: lost, not yours; -4: not the current fence; -5: the key has another input; -9: no such execution; -11: too many are waiting; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id into alive or dead, call again';
+COMMENT ON COLUMN holdfast.answer.code            IS '0: done; -1: held by another; -2: not to be claimed any more; -3: lost, not yours; -4: not the current fence; -5: the key has another input; -9: no such execution; -11: too many are waiting; -19: already done; 100: nothing was done, look at the processes in look, put each lock_id, or the processes themselves, into alive or dead, call again';
 COMMENT ON COLUMN holdfast.answer.queued          IS 'Refused, and now waiting in the queue';
 COMMENT ON COLUMN holdfast.answer.ahead           IS 'So many wait ahead of it, counted up to 8';
 COMMENT ON COLUMN holdfast.answer.freed           IS 'settle: a lease was ended that was 1: expired, 2: of dead processes, 4: of an execution that is over';
@@ -403,9 +419,9 @@ COMMENT ON COLUMN holdfast.answer.waiters         IS 'How many wait';
 COMMENT ON COLUMN holdfast.answer.processes       IS 'The processes that the lease ends with, or empty';
 COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over, as in lock, or empty';
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
-COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes';
+COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says';
 COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
-COMMENT ON COLUMN holdfast.answer.ready           IS 'So many executions became ready to be claimed: after the commit, call wake_idle()';
+COMMENT ON COLUMN holdfast.answer.ready           IS 'Workflows, a line each, of which an execution became ready to be claimed, or may be: after the commit, call wake_idle()';
 COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';
 
 -- A request at work, passed between the functions below.
@@ -424,15 +440,15 @@ CREATE TYPE holdfast.turn AS (
     x         holdfast.execution,
     found     holdfast.execution,
     vacated   boolean,
-    ready     integer
+    ready     text
 );
 COMMENT ON TYPE   holdfast.turn           IS 'A request at work, between the functions that share the work';
 COMMENT ON COLUMN holdfast.turn.row       IS 'The name''s row, locked; saved at the end';
 COMMENT ON COLUMN holdfast.turn.now       IS 'The time, read after the row was locked';
 COMMENT ON COLUMN holdfast.turn.asker     IS 'lock_id of who asks, or NULL';
 COMMENT ON COLUMN holdfast.turn.here      IS 'BOOT-ID PID-NAMESPACE of the caller: it can judge processes that begin so';
-COMMENT ON COLUMN holdfast.turn.alive     IS 'lock_ids whose processes the caller has seen alive';
-COMMENT ON COLUMN holdfast.turn.dead      IS 'lock_ids whose processes the caller knows to be dead';
+COMMENT ON COLUMN holdfast.turn.alive     IS 'Processes that the caller has seen alive, or lock_ids of theirs';
+COMMENT ON COLUMN holdfast.turn.dead      IS 'Processes that the caller knows to be dead, or lock_ids of theirs';
 COMMENT ON COLUMN holdfast.turn.may_grant IS 'The row is locked FOR UPDATE: no guard stands against a grant';
 COMMENT ON COLUMN holdfast.turn.took      IS 'The stale lease that was ended in this request, for the grant that follows, as in lock; empty: none was';
 COMMENT ON COLUMN holdfast.turn.inherited IS 'It was counted and told when it was offered to one who never confirmed it';
@@ -441,4 +457,4 @@ COMMENT ON COLUMN holdfast.turn.ahead     IS 'How many are ahead of the asker in
 COMMENT ON COLUMN holdfast.turn.x         IS 'The execution under the lease, or the one that ended with it; its id is NULL: none';
 COMMENT ON COLUMN holdfast.turn.found     IS 'The execution that the request means; its id is NULL: none';
 COMMENT ON COLUMN holdfast.turn.vacated   IS 'A lease ended in this request, or one that was ready to be claimed did: a parked one may be next';
-COMMENT ON COLUMN holdfast.turn.ready     IS 'How many executions this request has made ready';
+COMMENT ON COLUMN holdfast.turn.ready     IS 'As in answer';

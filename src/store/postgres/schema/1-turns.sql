@@ -178,11 +178,14 @@ BEGIN
     END IF;
     WITH gone AS (
         DELETE FROM holdfast.pending WHERE lock = l.name AND run_at <= t.now AND NOT to_verify RETURNING seq
+    ), over AS (
+        UPDATE holdfast.execution AS x
+           SET state = 'ABORTED', parked = false, finished_at = t.now, reason = 'replaced by ' || p_by, frees_key = once
+          FROM gone AS g
+         WHERE x.seq = g.seq
+        RETURNING x.seq, x.once, x.workflow
     )
-    UPDATE holdfast.execution AS x
-       SET state = 'ABORTED', parked = false, finished_at = t.now, reason = 'replaced by ' || p_by, frees_key = once
-      FROM gone AS g
-     WHERE x.seq = g.seq;
+    INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT t.now, o.seq, o.once, o.workflow FROM over AS o;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
     VALUES (nextval('holdfast.seq'), t.now, l.fence, 'finished', l.name, p_owner, waiting, 'replaced by ' || p_by, '');
 END $$;
@@ -238,7 +241,7 @@ BEGIN
         l.parked := true;
         t.row := l;
     ELSE
-        t.ready := t.ready + 1;
+        t.ready := t.ready || x.workflow || E'\n';
     END IF;
     PERFORM holdfast.add_execution(w, x);
     ret := holdfast.answer_of(t.row, t.now, 0, false);
@@ -479,7 +482,7 @@ COMMENT ON FUNCTION holdfast.due IS 'What is to be claimed: PENDING, due, not pa
 
 -- ---- workers that sleep
 
-CREATE FUNCTION holdfast.next_due(p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE
+CREATE FUNCTION holdfast.next_due(p_workflows text[], p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     g    holdfast.workgroup;
@@ -487,8 +490,10 @@ DECLARE
     next timestamptz;
     ret  timestamptz;
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.pending
-     WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
+    IF p_workflows IS NULL THEN
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
+    END IF;
     WHILE rank IS NOT NULL LOOP
         SELECT min(run_at) INTO next FROM holdfast.pending
          WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at > p_now;
@@ -496,7 +501,7 @@ BEGIN
         SELECT max(priority) INTO rank FROM holdfast.pending
          WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
     END LOOP;
-    FOR g IN SELECT * FROM holdfast.workgroups(NULL) LOOP
+    FOR g IN SELECT * FROM holdfast.workgroups(p_workflows) LOOP
         SELECT max(priority) INTO rank FROM holdfast.pending
          WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
         WHILE rank IS NOT NULL LOOP
@@ -511,19 +516,21 @@ BEGIN
     END LOOP;
     RETURN ret;
 END $$;
-COMMENT ON FUNCTION holdfast.next_due IS 'When the next execution that is not parked falls due; NULL: there is none';
+COMMENT ON FUNCTION holdfast.next_due IS 'When the next execution of these workflows (NULL: of any) that is not parked falls due; NULL: there is none';
 
-CREATE FUNCTION holdfast.sleep(p_id bytea, p_channel text, p_listener integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.sleep(p_id bytea, p_channel text, p_listener integer, p_workflows text[]) RETURNS bigint LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
     PERFORM holdfast.commit_lazily();
     IF p_channel <> '' THEN
-        INSERT INTO holdfast.sleeper (since, listener, id, channel) VALUES (clock_timestamp(), p_listener, p_id, p_channel)
-        ON CONFLICT (id) DO UPDATE SET since = excluded.since, listener = excluded.listener, channel = excluded.channel;
+        INSERT INTO holdfast.sleeper (since, listener, id, channel, workflows)
+        VALUES (clock_timestamp(), p_listener, p_id, p_channel, p_workflows)
+        ON CONFLICT (id) DO UPDATE SET since = excluded.since, listener = excluded.listener, channel = excluded.channel,
+                                       workflows = excluded.workflows;
     END IF;
-    RETURN holdfast.ms(holdfast.next_due(holdfast.clock()));
+    RETURN holdfast.ms(holdfast.next_due(p_workflows, holdfast.clock()));
 END $$;
-COMMENT ON FUNCTION holdfast.sleep IS 'This worker sleeps: it is told once that something is to be run. When the next execution falls due; NULL: none does';
+COMMENT ON FUNCTION holdfast.sleep IS 'This worker sleeps: it is told once that something of these workflows (NULL: of any) is to be run. When the next execution of them falls due; NULL: none does';
 
 CREATE FUNCTION holdfast.awake(p_id bytea) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
@@ -535,29 +542,34 @@ COMMENT ON FUNCTION holdfast.awake IS 'This worker is awake, for whatever reason
 
 -- A transaction of its own, after the commit: who falls asleep meanwhile has seen what was committed, and a
 -- NOTIFY, which lets commits wait for each other, never waits for the disk.
-CREATE FUNCTION holdfast.wake_idle(p_n integer) RETURNS integer LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.wake_idle(p_ready text) RETURNS integer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     s    holdfast.sleeper;
+    w    text;
     told integer := 0;
 BEGIN
     IF NOT EXISTS (SELECT FROM holdfast.sleeper) THEN
         RETURN 0;
     END IF;
     PERFORM holdfast.commit_lazily();
-    WHILE told < p_n LOOP
-        DELETE FROM holdfast.sleeper
-         WHERE id = (SELECT id FROM holdfast.sleeper ORDER BY since LIMIT 1 FOR UPDATE SKIP LOCKED)
-        RETURNING * INTO s;
-        EXIT WHEN NOT FOUND;
-        IF s.since > clock_timestamp() - interval '10 minutes' AND EXISTS (SELECT FROM pg_stat_get_activity(s.listener)) THEN
-            PERFORM pg_notify(s.channel, encode(s.id, 'hex'));
-            told := told + 1;
-        END IF;
+    FOREACH w IN ARRAY string_to_array(rtrim(p_ready, E'\n'), E'\n') LOOP
+        LOOP
+            DELETE FROM holdfast.sleeper
+             WHERE id = (SELECT id FROM holdfast.sleeper WHERE workflows IS NULL OR w = ANY (workflows)
+                          ORDER BY since LIMIT 1 FOR UPDATE SKIP LOCKED)
+            RETURNING * INTO s;
+            EXIT WHEN NOT FOUND;
+            IF s.since > clock_timestamp() - interval '10 minutes' AND EXISTS (SELECT FROM pg_stat_get_activity(s.listener)) THEN
+                PERFORM pg_notify(s.channel, encode(s.id, 'hex'));
+                told := told + 1;
+                EXIT;
+            END IF;
+        END LOOP;
     END LOOP;
     RETURN told;
 END $$;
-COMMENT ON FUNCTION holdfast.wake_idle IS 'So many executions have become ready: tell as many workers that sleep, the one that has slept longest first. Those that are gone are passed over';
+COMMENT ON FUNCTION holdfast.wake_idle IS 'For each of these workflows, a line each, tell a worker that sleeps and would claim of it, the one that has slept longest first. Those that are gone are passed over';
 
 -- For those who do not yet know what has become of them: it is sent together with what records them.
 CREATE FUNCTION holdfast.wake_for(p_ids uuid[]) RETURNS integer LANGUAGE plpgsql VOLATILE
@@ -566,6 +578,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM holdfast.sleeper) THEN
         RETURN 0;
     END IF;
-    RETURN holdfast.wake_idle((SELECT count(*)::integer FROM holdfast.execution WHERE id = ANY (p_ids) AND state = 'PENDING' AND NOT parked));
+    RETURN holdfast.wake_idle((SELECT coalesce(string_agg(workflow || E'\n', ''), '') FROM holdfast.execution
+                                WHERE id = ANY (p_ids) AND state = 'PENDING' AND NOT parked));
 END $$;
-COMMENT ON FUNCTION holdfast.wake_for IS 'wake_idle, as many as are ready of these executions';
+COMMENT ON FUNCTION holdfast.wake_for IS 'wake_idle, for as many as are ready of these executions';

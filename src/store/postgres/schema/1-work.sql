@@ -14,8 +14,8 @@ CREATE FUNCTION holdfast.died(processes text, lock_id bytea, here text, alive by
 RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN processes = '' OR NOT starts_with(processes, here || ' ') THEN false
-                WHEN lock_id = ANY (dead) THEN true
-                WHEN lock_id = ANY (alive) THEN false
+                WHEN processes::bytea = ANY (dead) OR lock_id = ANY (dead) THEN true
+                WHEN processes::bytea = ANY (alive) OR lock_id = ANY (alive) THEN false
            END
 $$;
 COMMENT ON FUNCTION holdfast.died IS 'Are these processes certainly dead? NULL: the caller can tell, and must look first';
@@ -43,10 +43,10 @@ RETURNS holdfast.answer LANGUAGE sql STABLE
 AS $$
     SELECT CASE WHEN l.lock_id IS NULL
                 THEN ROW(p_code, false, 0, 0, holdfast.ms(p_now), false, NULL, coalesce(l.fence, 0), '', '', '', 0, 0, 0,
-                         coalesce(l.waiters, 0), '', '', p_has_holder, '', false, 0, NULL)::holdfast.answer
+                         coalesce(l.waiters, 0), '', '', p_has_holder, '', false, '', NULL)::holdfast.answer
                 ELSE ROW(p_code, false, 0, 0, holdfast.ms(p_now), true, l.lock_id, l.fence, l.owner, l.note,
                          coalesce(l.execution_id::text, ''), holdfast.ms(l.locked_at), holdfast.ms(l.locked_until),
-                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '', false, 0,
+                         l.ttl_ms, l.waiters, l.processes, l.took, p_has_holder, '', false, '',
                          NULL)::holdfast.answer
            END
 $$;
@@ -55,7 +55,7 @@ COMMENT ON FUNCTION holdfast.answer_of IS 'An answer with the lock as it is';
 CREATE FUNCTION holdfast.to_look_at(lines text) RETURNS holdfast.answer LANGUAGE sql STABLE
 AS $$
     SELECT ROW(100, false, 0, 0, holdfast.ms(holdfast.clock()), false, NULL, 0, '', '', '', 0, 0, 0, 0, '', '', false,
-               lines, false, 0, NULL)::holdfast.answer
+               lines, false, '', NULL)::holdfast.answer
 $$;
 COMMENT ON FUNCTION holdfast.to_look_at IS 'The answer that asks the caller to look at processes first';
 
@@ -66,7 +66,7 @@ COMMENT ON FUNCTION holdfast.to_look_at IS 'The answer that asks the caller to l
 CREATE FUNCTION holdfast.commit_lazily() RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    IF pg_current_xact_id_if_assigned() IS NULL THEN
+    IF pg_current_xact_id_if_assigned() IS NULL AND coalesce(current_setting('holdfast.commit_before', true), '') = '' THEN
         PERFORM set_config('holdfast.commit_before', current_setting('synchronous_commit'), true),
                 set_config('synchronous_commit', 'off', true);
     END IF;
@@ -120,7 +120,7 @@ CREATE FUNCTION holdfast.start_turn(l holdfast.lock, p_asker bytea, p_here text,
 RETURNS holdfast.turn LANGUAGE sql VOLATILE
 AS $$
     SELECT ROW(l, holdfast.clock(), p_asker, p_here, p_alive, p_dead, p_may_grant, '', false, least(l.waiters, 8), 0,
-               CASE WHEN l.execution_id IS NOT NULL THEN holdfast.execution_of(l.execution_id) END, NULL, false, 0)::holdfast.turn
+               CASE WHEN l.execution_id IS NOT NULL THEN holdfast.execution_of(l.execution_id) END, NULL, false, '')::holdfast.turn
 $$;
 COMMENT ON FUNCTION holdfast.start_turn IS 'The request is at work from here on: this is when the time is read';
 
@@ -161,13 +161,14 @@ AS $$
 DECLARE
     l    holdfast.lock := t.row;
     next bigint;
+    made text;
 BEGIN
     UPDATE holdfast.pending SET parked = false
      WHERE seq = (SELECT seq FROM holdfast.pending WHERE lock = l.name AND parked ORDER BY priority DESC, run_at, seq LIMIT 1)
-    RETURNING seq INTO next;
-    IF next IS NOT NULL THEN
+    RETURNING seq, workflow INTO next, made;
+    IF FOUND THEN
         UPDATE holdfast.execution SET parked = false WHERE seq = next;
-        t.ready := t.ready + 1;
+        t.ready := t.ready || made || E'\n';
     ELSE
         l.parked := false;
         t.row := l;

@@ -1,12 +1,13 @@
-/* Lines for people and machines on stderr: key=value, or JSON. Never a token. */
+#include "log.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "buf.h"
 #include "clock.h"
-#include "server.h"
 #include "text.h"
 #include "wire.h"
 
@@ -88,4 +89,28 @@ void log_event(const char *event, ...)
     if (!pthread_equal(pthread_self(), owner)) /* only the loop's own are flushed by the loop */
         write_lines();
     pthread_mutex_unlock(&mutex);
+}
+
+void log_takeover(const struct hf_lease *lease, const char *id)
+{
+    char fence[24], old_fence[24], held[24];
+    const struct hf_takeover *t = &lease->takeover;
+    if (t->reason == HF_STALE_NOT)
+        return;
+    snprintf(fence, sizeof fence, "%lld", (long long)lease->fence);
+    snprintf(old_fence, sizeof old_fence, "%lld", (long long)t->fence);
+    snprintf(held, sizeof held, "%lld", (long long)t->held_for_ms);
+    log_event("takeover", "message", "STALE LOCK taken over", "name", lease->name, "reason",
+              hf_stale_reason_name(t->reason), "from", t->owner, "lock-id", t->lock_id, "old-fence",
+              old_fence, "held-ms", held, "to", lease->owner, "fence", fence, "id", id, LOG_END);
+}
+
+int log_swept(void *arg, const struct hf_status *status)
+{
+    char fence[24];
+    (void)arg;
+    snprintf(fence, sizeof fence, "%lld", (long long)status->fence);
+    log_event("sweep", "message", "STALE LOCK freed", "name", status->name, "from", status->owner,
+              "fence", fence, LOG_END);
+    return 0;
 }
