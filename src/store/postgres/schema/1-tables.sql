@@ -225,7 +225,7 @@ CREATE TABLE holdfast.execution (
     key              text        COLLATE "C",
     owner            text        COLLATE "C",
     reason           text        COLLATE "C"
-) WITH (fillfactor = 50, vacuum_truncate = false);
+) WITH (fillfactor = 50, vacuum_truncate = false, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 500);
 -- Some empty pages from the start, as lock has them, so that no plan is made that reads the whole table.
 ALTER TABLE holdfast.execution ALTER COLUMN reason SET STORAGE PLAIN;
 INSERT INTO holdfast.execution (run_at, created_at, id, state, workflow, lock, reason)
@@ -281,14 +281,16 @@ CREATE TABLE holdfast.pending (
     id          uuid        NOT NULL,
     workflow    text        NOT NULL COLLATE "C",
     lock        text        NOT NULL COLLATE "C"
-) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, vacuum_truncate = false);
-INSERT INTO holdfast.pending SELECT i, now(), 0, 0, false, true, gen_random_uuid(), repeat('-', 2000), '' FROM generate_series(1, 64) AS i;
-DELETE FROM holdfast.pending;
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 1000);
+-- It is empty whenever all is done. Of a table that was empty when it was last analyzed the planner believes that
+-- any way to read it is as good as another; so there are always some that are never due.
+INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+SELECT -i, 'infinity', -2147483648, 0, false, false, '00000000-0000-0000-0000-000000000000', '', '' FROM generate_series(1, 256) AS i;
 CREATE INDEX pending_plain ON holdfast.pending (priority DESC, run_at, seq) WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
 CREATE INDEX pending_group ON holdfast.pending (workflow, concurrency, to_verify, priority DESC, run_at, seq) WHERE NOT parked;
 CREATE INDEX pending_special ON holdfast.pending (workflow, concurrency, to_verify) WHERE NOT parked AND (concurrency > 0 OR to_verify);
 CREATE INDEX pending_waiting ON holdfast.pending (lock, parked, priority DESC, run_at, seq);
-COMMENT ON TABLE  holdfast.pending             IS 'A row for each execution that is PENDING, so that who looks for work reads only those. Locked before its execution';
+COMMENT ON TABLE  holdfast.pending             IS 'A row for each execution that is PENDING, so that who looks for work reads only those; and some with negative numbers that stand for none. Locked before its execution';
 COMMENT ON INDEX  holdfast.pending_plain       IS 'What is ready to be run and concerns no limit, in the order in which it is claimed';
 COMMENT ON INDEX  holdfast.pending_group       IS 'The same for each workflow: so one that runs as often as it may is passed over at once';
 COMMENT ON INDEX  holdfast.pending_special     IS 'Of which workflows something is ready that is not in pending_plain';

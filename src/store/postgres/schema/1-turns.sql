@@ -514,7 +514,7 @@ BEGIN
                AND priority < rank;
         END LOOP;
     END LOOP;
-    RETURN ret;
+    RETURN nullif(ret, 'infinity');
 END $$;
 COMMENT ON FUNCTION holdfast.next_due IS 'When the next execution of these workflows (NULL: of any) that is not parked falls due; NULL: there is none';
 
