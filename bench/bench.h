@@ -35,8 +35,9 @@ char *bench_path(const struct bench_env *env, const char *prefix, const char *na
 typedef void bench_fn(const struct bench_env *env);
 bench_fn bench_run_command, bench_pairs_sqlite, bench_pairs_file, bench_eight_processes,
     bench_handover, bench_names_sqlite, bench_names_file, bench_waiters, bench_takeover,
-    bench_memory, bench_http, bench_pg_pairs, bench_pg_seed, bench_pg_batch, bench_pg_handover,
-    bench_pg_hot, bench_pg_names, bench_pg_snapshot, bench_history_sqlite, bench_pg_history;
+    bench_memory, bench_http, bench_webhook, bench_pg_pairs, bench_pg_seed, bench_pg_batch,
+    bench_pg_handover, bench_pg_hot, bench_pg_names, bench_pg_snapshot, bench_history_sqlite,
+    bench_pg_history;
 
 /* ---- measure.c ------------------------------------------------------------------------------ */
 

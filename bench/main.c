@@ -29,6 +29,7 @@ static const struct {
     {"takeover", bench_takeover},
     {"memory", bench_memory},
     {"http", bench_http},
+    {"webhook", bench_webhook},
     {"pg-pairs", bench_pg_pairs, true},
     {"pg-seed", bench_pg_seed, true},
     {"pg-batch", bench_pg_batch, true},

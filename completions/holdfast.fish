@@ -103,7 +103,7 @@ complete -c holdfast -n '__holdfast_is executions retry' -l workflow -x -d 'Only
 complete -c holdfast -n '__holdfast_is executions retry' -l state -x -a 'PENDING RUNNING SUCCESS FAILED ABORTED' -d 'Only those in this state'
 complete -c holdfast -n '__holdfast_is executions' -l limit -x -d 'At most so many'
 complete -c holdfast -n '__holdfast_is token' -a 'create list revoke'
-complete -c holdfast -n '__holdfast_is token' -l allow -x -a 'locks:read locks:write locks:force events:read metrics:read webhooks:write' -d 'What it may do'
+complete -c holdfast -n '__holdfast_is token' -l allow -x -a 'locks:read locks:write locks:force executions:read executions:write executions:work events:read metrics:read webhooks:write' -d 'What it may do'
 complete -c holdfast -n '__holdfast_is token' -l expires -x -d 'How long it is good'
 complete -c holdfast -n '__holdfast_is serve' -l listen -x -d 'HOST:PORT or unix:PATH'
 complete -c holdfast -n '__holdfast_is serve' -l config -r -d 'The workflows'

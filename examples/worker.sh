@@ -34,7 +34,10 @@ watch_over() {
             [ "$(printf '%s' "$answer" | jq .cancelRequested)" = false ] || { echo cancelled >"$dir/why"; break; }
         else
             failures=$((failures + 1)) # of a ttl of 30 s: before it has run out
-            [ "$(printf '%s' "$answer" | jq -r .code)" != LEASE_LOST ] && [ "$failures" -lt 5 ] || { echo lost >"$dir/why"; break; }
+            if ! is_temporary "$answer" || [ "$failures" -ge 5 ]; then
+                echo lost >"$dir/why"
+                break
+            fi
         fi
     done
     kill -s KILL -- "-$command" 2>/dev/null || true

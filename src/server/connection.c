@@ -397,17 +397,17 @@ void connection_close(struct connection *c)
 /* Not before: epoll may have told of it once more in this turn. */
 void connections_bury(struct server *server)
 {
-    struct ring *at = server->dead.next;
-    server->dead.prev->next = NULL;
-    ring_init(&server->dead);
-    while (at) {
+    struct ring *at = server->dead.next, *next;
+    server->dead.prev->next = NULL; /* a plain list from here on, unless it is empty */
+    for (at = at == &server->dead ? NULL : at; at; at = next) {
         struct connection *c = connection_of_ready(at);
-        at = at->next;
+        next = at->next;
         hf_buf_clear(&c->kept);
         hf_buf_clear(&c->unsent);
         tls_free(c->tls);
         free(c);
     }
+    ring_init(&server->dead);
 }
 
 int connections_open(struct server *server, struct hf_error *err)

@@ -281,6 +281,16 @@ static void set_poll(struct claims *t, int64_t at_ms)
     t->poll_ms = at_ms + in_ms;
 }
 
+/* The store does not do what is asked of it: who waits is told, and asks again when it wants to. */
+static void fail_all(struct claims *t, const struct hf_error *err)
+{
+    while (t->idle.first) {
+        struct claim *c = list_take(&t->idle, &t->idle.first);
+        c->is_idle = false;
+        request_fail(c->call.req, err);
+    }
+}
+
 static int lie_down_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct claims *t = (struct claims *)((char *)job - offsetof(struct claims, bed));
@@ -293,7 +303,7 @@ static void lie_down_done(struct job *job, int code, const struct hf_answer *ans
                           const struct hf_error *err)
 {
     struct claims *t = (struct claims *)((char *)job - offsetof(struct claims, bed));
-    (void)answer, (void)err;
+    (void)answer;
     t->turning = false;
     t->asleep = code >= 0;
     t->due_ms = t->asleep ? t->bed_due_ms : 0;
@@ -301,6 +311,8 @@ static void lie_down_done(struct job *job, int code, const struct hf_answer *ans
     set_poll(t, now_ms());
     if (t->asleep)
         wake_all(t);
+    else
+        fail_all(t, err);
 }
 
 static int get_up_work(struct job *job, struct hf *hf, struct hf_error *err)

@@ -751,6 +751,7 @@ def test_a_store_of_locks_only(tmp_path):
 def test_a_store_that_is_gone(api, service):
     create(service, "a")
     x = claim_one(service)
+    create(service, "waits")
     for name in os.listdir(api.tmp_path):
         if name.startswith("store.db"):
             os.rename(f"{api.tmp_path}/{name}", f"{api.tmp_path}/moved-{name}")

@@ -253,12 +253,13 @@ static int forget_reserved(struct hf_file_store *fs, const struct names *names,
 static int init(struct hf_store *store, bool bump_epoch, struct hf_error *err)
 {
     struct hf_file_store *fs = file_store_of(store);
+    const struct hf_listing all = {.prefix = "", .after = ""};
     struct names names = {0};
     if (!bump_epoch)
         return 0;
     int r = hf_file_bump_epoch(&fs->state, err);
     if (r >= 0)
-        r = collect(fs, fs->dir.names, NULL, &names, err);
+        r = collect(fs, fs->dir.names, &all, &names, err);
     if (r >= 0)
         r = forget_reserved(fs, &names, err);
     free(names.of);

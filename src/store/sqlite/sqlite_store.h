@@ -204,10 +204,9 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
                   " ORDER BY finished_at LIMIT ?2)")                                               \
     X(PRUNE_NEXT, "SELECT workflow FROM execution WHERE workflow > ?1 AND once = 0"                \
                   " AND finished_at IS NOT NULL ORDER BY workflow LIMIT 1")                        \
-    X(PRUNE_PICK, "SELECT workflow FROM execution WHERE seq >= (SELECT seq FROM execution"         \
-                  " ORDER BY seq LIMIT 1) + abs(random() % (1 + (SELECT seq FROM execution"        \
-                  " ORDER BY seq DESC LIMIT 1) - (SELECT seq FROM execution ORDER BY seq LIMIT"    \
-                  " 1))) ORDER BY seq LIMIT 1")                                                    \
+    X(PRUNE_PICK, "SELECT workflow FROM execution WHERE seq >= (SELECT min(seq) FROM execution) +" \
+                  " abs(random() % (1 + (SELECT max(seq) FROM execution) - (SELECT min(seq) FROM"  \
+                  " execution))) ORDER BY seq LIMIT 1")                                            \
     X(PRUNE_NEWEST, "SELECT finished_at, seq FROM execution WHERE " HF_SQLITE_OVER                 \
                     " ORDER BY finished_at DESC, seq DESC LIMIT 1 OFFSET ?2")                      \
     X(PRUNE_FIRST, "SELECT finished_at FROM execution WHERE " HF_SQLITE_TO_GO                      \
