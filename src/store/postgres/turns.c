@@ -280,7 +280,7 @@ int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct
                int64_t *ret_next_ms, struct hf_error *err)
 {
     struct hf_postgres *s = hf_postgres_of(store);
-    struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3,$4)"};
+    struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3,$4)", .again = true};
     struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
     char channel[HF_PG_CHANNEL_LEN + 1];
     PGresult *result;

@@ -160,13 +160,14 @@ CREATE FUNCTION holdfast.unpark(t holdfast.turn) RETURNS holdfast.turn LANGUAGE 
 AS $$
 DECLARE
     l    holdfast.lock := t.row;
+    next bigint;
     made text;
 BEGIN
-    UPDATE holdfast.execution SET parked = false
-     WHERE id = (SELECT id FROM holdfast.execution WHERE lock = l.name AND state = 'PENDING' AND parked
-                  ORDER BY priority DESC, run_at, seq LIMIT 1)
-    RETURNING workflow INTO made;
+    UPDATE holdfast.pending SET parked = false
+     WHERE seq = (SELECT seq FROM holdfast.pending WHERE lock = l.name AND parked ORDER BY priority DESC, run_at, seq LIMIT 1)
+    RETURNING seq, workflow INTO next, made;
     IF FOUND THEN
+        UPDATE holdfast.execution SET parked = false WHERE seq = next;
         t.ready := t.ready || made || E'\n';
     ELSE
         l.parked := false;
