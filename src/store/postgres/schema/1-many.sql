@@ -2,8 +2,11 @@
 -- ---- many at once ---------------------------------------------------------------------------------
 
 -- The fast paths of acquire and release over arrays, sorted by name. What is not that simple is not in the
--- answer, nothing has happened to it, and the caller asks for it alone. The settings keep the plan to one
--- lookup per name, in the order given: two batches never lock crosswise.
+-- answer, nothing has happened to it, and the caller asks for it alone. The plan must be one lookup per name, in
+-- the order given: then two batches never lock crosswise. A plan that was made when the table was small is kept
+-- while it grows, and one that reads all of it instead is ruinous then: so each row is looked up by a subquery
+-- with a LIMIT, which no plan takes apart, and is changed by where it lies (ctid), for which there is no other way.
+-- A row that has moved since is followed, and judged again.
 CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
 RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
@@ -20,8 +23,8 @@ BEGIN
                locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
           FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
                WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
-         WHERE l.name = a.name AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1)
-           AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
+         CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
+         WHERE l.ctid = newest.at AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
         RETURNING a.i, l.fence, l.name, l.owner
     ), told AS (
         INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
@@ -45,7 +48,8 @@ BEGIN
            SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+         CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS mine
+         WHERE l.ctid = mine.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
         RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
     ), told AS (
@@ -266,7 +270,8 @@ BEGIN
     SELECT array_agg(c.id ORDER BY c.at), array_agg(c.lock ORDER BY c.at), array_agg(c.nth ORDER BY c.at), array_agg(c.of ORDER BY c.at)
       INTO ids, names, nths, ofs
       FROM (SELECT s.at, p.id, p.lock, row_number() OVER (PARTITION BY p.lock ORDER BY s.at) AS nth, count(*) OVER (PARTITION BY p.lock) AS of
-              FROM unnest(p_seqs) WITH ORDINALITY AS s(seq, at) JOIN holdfast.pending AS p USING (seq)) AS c;
+              FROM unnest(p_seqs) WITH ORDINALITY AS s(seq, at)
+             CROSS JOIN LATERAL (SELECT id, lock FROM holdfast.pending WHERE pending.seq = s.seq LIMIT 1) AS p) AS c;
     SELECT coalesce(array_agg(l.name), '{}'), coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0), '{}'),
            coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
                                                 AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
@@ -298,8 +303,8 @@ BEGIN
                    ttl_ms = p_ttl_ms, locked_at = p_now, told_at = p_now, locked_until = until, granted = l.granted + 1, execution_id = a.id,
                    offered = false, parked = l.parked OR a.of > 1
               FROM unnest(names, ids, p_lock_ids, nths, ofs) AS a(name, id, lock_id, nth, of)
-             WHERE a.nth = 1 AND l.name = a.name AND a.name = ANY (free)
-               AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1)
+             CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
+             WHERE a.nth = 1 AND a.name = ANY (free) AND l.ctid = newest.at
             RETURNING l.fence, l.execution_id, l.lock_id
         )
         SELECT fences || array_agg(g.fence), begins || array_agg(g.execution_id), tokens || array_agg(g.lock_id)
@@ -312,10 +317,13 @@ BEGIN
                SET state = 'RUNNING', attempt = x.attempt + 1, fence = g.fence, owner = p_owner, started_at = p_now, finished_at = NULL,
                    spawned = x.spawned AND x.to_verify, cancel_requested = false, exit_code = NULL, reason = NULL
               FROM unnest(fences, begins, tokens) AS g(fence, id, lock_id)
-             WHERE x.id = g.id
+             CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.id LIMIT 1) AS its
+             WHERE x.ctid = its.at
             RETURNING g.lock_id, x.seq, x.workflow, x.fence, x.lock, x.id, x.key, x
         ), gone AS (
-            DELETE FROM holdfast.pending AS p USING begun AS b WHERE p.seq = b.seq
+            DELETE FROM holdfast.pending
+             WHERE ctid = ANY (ARRAY(SELECT p.at FROM begun AS b
+                                      CROSS JOIN LATERAL (SELECT ctid AS at FROM holdfast.pending WHERE pending.seq = b.seq LIMIT 1) AS p))
         ), runs AS (
             INSERT INTO holdfast.running (seq, workflow) SELECT b.seq, b.workflow FROM begun AS b
         ), told AS (
@@ -329,8 +337,8 @@ BEGIN
     IF cardinality(held) > 0 OR 2 = ANY (nths) THEN
         UPDATE holdfast.lock AS l SET parked = true
           FROM unnest(held) AS a(name)
-         WHERE l.name = a.name AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1)
-           AND NOT l.parked;
+         CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
+         WHERE l.ctid = newest.at AND NOT l.parked;
         FOR crowded IN SELECT a.name FROM unnest(names, ids, nths, ofs) AS a(name, id, nth, of)
                         WHERE a.nth = 1 AND (a.name = ANY (held) OR a.of > 1 AND a.id = ANY (begins)) LOOP
             PERFORM holdfast.park_due(crowded, p_now);
@@ -472,15 +480,15 @@ BEGIN
         UPDATE holdfast.lock AS l
            SET ttl_ms = coalesce(nullif(a.ttl_ms, 0), l.ttl_ms), offered = false,
                locked_until = now + coalesce(nullif(a.ttl_ms, 0), l.ttl_ms) * interval '1 millisecond'
-          FROM a
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.locked_until > holdfast.clock()
+          FROM a CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS mine
+         WHERE l.ctid = mine.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.locked_until > holdfast.clock()
            AND l.told_at > now - interval '5 minutes'
            AND (l.execution_id IS NULL OR (SELECT x.state FROM holdfast.execution AS x WHERE x.id = l.execution_id) = 'RUNNING')
         RETURNING a.i, a.spawned, a.has_output, a.head, a.skipped, a.tail, l.execution_id, l
     ), spawns AS MATERIALIZED (
         UPDATE holdfast.execution AS x SET spawned = true, to_verify = false, spent = x.spent + 1
-          FROM renewed AS r
-         WHERE r.spawned AND x.id = r.execution_id AND x.state = 'RUNNING' AND (NOT x.spawned OR x.to_verify) AND NOT x.cancel_requested
+          FROM renewed AS r CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = r.execution_id LIMIT 1) AS its
+         WHERE r.spawned AND x.ctid = its.at AND x.state = 'RUNNING' AND (NOT x.spawned OR x.to_verify) AND NOT x.cancel_requested
         RETURNING r.i, r.l, x
     ), printed AS (
         INSERT INTO holdfast.execution_data (id, output_head, output_skipped, output_tail)
@@ -522,8 +530,9 @@ BEGIN
         UPDATE holdfast.lock AS l
            SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
-          FROM a JOIN LATERAL (SELECT m.execution_id FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence) AS before ON true
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+          FROM a CROSS JOIN LATERAL (SELECT m.ctid AS at, m.execution_id FROM holdfast.lock AS m
+                                      WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS before
+         WHERE l.ctid = before.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
            AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)
@@ -532,11 +541,14 @@ BEGIN
         UPDATE holdfast.execution AS x
            SET state = g.state, finished_at = now, exit_code = CASE WHEN g.has_exit_code THEN g.exit_code END, reason = g.reason,
                spent = x.spent + (g.outcome = 2 AND NOT x.spawned)::integer, frees_key = x.once AND g.outcome <> 1
-          FROM given AS g
-         WHERE x.id = g.execution_id
+          FROM given AS g CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.execution_id LIMIT 1) AS its
+         WHERE x.ctid = its.at
         RETURNING g.i, x.seq, x.workflow, x.once, x
     ), gone AS (
-        DELETE FROM holdfast.running AS r USING over AS o WHERE r.workflow = o.workflow AND r.seq = o.seq
+        DELETE FROM holdfast.running
+         WHERE ctid = ANY (ARRAY(SELECT r.at FROM over AS o
+                                  CROSS JOIN LATERAL (SELECT ctid AS at FROM holdfast.running
+                                                       WHERE running.workflow = o.workflow AND running.seq = o.seq LIMIT 1) AS r))
     ), kept AS (
         INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT now, o.seq, o.once, o.workflow FROM over AS o
     ), told AS (
