@@ -96,7 +96,8 @@ static int begin_claim(struct claim *c, struct hf_error *err)
 static int send_claim(struct hf_postgres *s, const struct claim *c, const struct hf_due *due,
                       bool again, PGresult **ret, struct hf_error *err)
 {
-    struct hf_pg_statement st = {.sql = "SELECT * FROM holdfast.claim($1,$2,$3,$4,$5,$6,$7,$8,$9)"};
+    struct hf_pg_statement st = {.sql = "SELECT * FROM holdfast.claim($1,$2,$3,$4,$5,$6,$7,$8,$9)",
+                                 .again = true};
     struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
     struct hf_pg_columns columns;
     struct hf_processes bound;

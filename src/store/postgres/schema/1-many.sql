@@ -173,11 +173,12 @@ DECLARE
 BEGIN
     SELECT max(priority) INTO rank FROM holdfast.pending
      WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
-    WHILE rank IS NOT NULL AND cardinality(ret) < p_max LOOP
+    WHILE rank IS NOT NULL LOOP
         ret := ret || ARRAY(SELECT seq FROM holdfast.pending
                              WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at <= p_now
                                AND seq <> ALL (p_passed)
                              ORDER BY run_at, seq LIMIT p_max - cardinality(ret) FOR UPDATE SKIP LOCKED);
+        EXIT WHEN cardinality(ret) = p_max;
         SELECT max(priority) INTO rank FROM holdfast.pending
          WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
     END LOOP;
@@ -193,11 +194,12 @@ DECLARE
 BEGIN
     SELECT max(priority) INTO rank FROM holdfast.pending
      WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
-    WHILE rank IS NOT NULL AND cardinality(ret) < p_max LOOP
+    WHILE rank IS NOT NULL LOOP
         ret := ret || ARRAY(SELECT seq FROM holdfast.pending
                              WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency
                                AND to_verify = g.to_verify AND priority = rank AND run_at <= p_now AND seq <> ALL (p_passed)
                              ORDER BY run_at, seq LIMIT p_max - cardinality(ret) FOR UPDATE SKIP LOCKED);
+        EXIT WHEN cardinality(ret) = p_max;
         SELECT max(priority) INTO rank FROM holdfast.pending
          WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
            AND priority < rank;
@@ -280,7 +282,7 @@ BEGIN
       INTO known, free, held
       FROM (SELECT a.name FROM unnest(names, nths) AS a(name, nth) WHERE a.nth = 1 ORDER BY a.name) AS n
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE lock.name = n.name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED) AS l;
-    IF EXISTS (SELECT FROM unnest(names) AS a(name) WHERE a.name <> ALL (known)) THEN
+    IF cardinality(known) < cardinality(array_positions(nths, 1::bigint)) THEN
         WITH fresh AS (
             INSERT INTO holdfast.name
             SELECT a.name FROM unnest(names, nths) AS a(name, nth) WHERE a.nth = 1 AND a.name <> ALL (known) ORDER BY a.name
@@ -414,7 +416,7 @@ BEGIN
     END IF;
     PERFORM holdfast.commit_durably();
     groups := ARRAY(SELECT g FROM holdfast.workgroups(p_workflows) AS g WHERE p_verifies OR NOT g.to_verify);
-    limited := EXISTS (SELECT FROM unnest(groups) WHERE concurrency > 0);
+    limited := cardinality(groups) > 0 AND EXISTS (SELECT FROM unnest(groups) WHERE concurrency > 0);
     IF limited THEN -- all that this may concern, in their order and before any row: two claims never wait crosswise
         PERFORM holdfast.limit_workflow(g.workflow, 1) FROM (SELECT DISTINCT workflow FROM unnest(groups) WHERE concurrency > 0 ORDER BY workflow) AS g;
     END IF;
