@@ -267,6 +267,7 @@ DECLARE
     fences  bigint[] := '{}'; -- what was granted
     begins  uuid[] := '{}';
     tokens  bytea[] := '{}';
+    crowds  text[];     -- free, and others are parked there
     crowded text;
 BEGIN
     SELECT array_agg(c.id ORDER BY c.at), array_agg(c.lock ORDER BY c.at), array_agg(c.nth ORDER BY c.at), array_agg(c.of ORDER BY c.at)
@@ -278,8 +279,9 @@ BEGIN
            coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
                                                 AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
                                                 AND (l.execution_id IS NULL
-                                                     OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING')), '{}')
-      INTO known, free, held
+                                                     OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING')), '{}'),
+           coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0 AND l.parked), '{}')
+      INTO known, free, held, crowds
       FROM (SELECT a.name FROM unnest(names, nths) AS a(name, nth) WHERE a.nth = 1 ORDER BY a.name) AS n
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE lock.name = n.name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED) AS l;
     IF cardinality(known) < cardinality(array_positions(nths, 1::bigint)) THEN
@@ -336,13 +338,13 @@ BEGIN
         )
         SELECT b.lock_id, holdfast.ms(p_now), '', '', b.x FROM begun AS b;
     END IF;
-    IF cardinality(held) > 0 OR 2 = ANY (nths) THEN
+    IF cardinality(held) > 0 OR cardinality(crowds) > 0 OR 2 = ANY (nths) THEN
         UPDATE holdfast.lock AS l SET parked = true
           FROM unnest(held) AS a(name)
          CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
          WHERE l.ctid = newest.at AND NOT l.parked;
         FOR crowded IN SELECT a.name FROM unnest(names, ids, nths, ofs) AS a(name, id, nth, of)
-                        WHERE a.nth = 1 AND (a.name = ANY (held) OR a.of > 1 AND a.id = ANY (begins)) LOOP
+                        WHERE a.nth = 1 AND (a.name = ANY (held) OR a.name = ANY (crowds) OR a.of > 1 AND a.id = ANY (begins)) LOOP
             PERFORM holdfast.park_due(crowded, p_now);
         END LOOP;
     END IF;
@@ -363,10 +365,9 @@ BEGIN
     END IF;
     SELECT count(*) INTO running
       FROM (SELECT FROM holdfast.running WHERE workflow = x.workflow LIMIT x.concurrency) AS those;
-    RETURN running >= x.concurrency
-       AND (SELECT l.lock_id IS NOT NULL OR l.waiters > 0 FROM holdfast.lock AS l WHERE l.name = x.lock ORDER BY l.fence DESC LIMIT 1) IS NOT TRUE;
+    RETURN running >= x.concurrency;
 END $$;
-COMMENT ON FUNCTION holdfast.is_hopeless IS 'Its workflow is full, and its lock is free: there is nothing to be done about it now';
+COMMENT ON FUNCTION holdfast.is_hopeless IS 'Those that were claimed before it have made its workflow full: there is nothing to be done about it now';
 
 CREATE FUNCTION holdfast.claim_one(x holdfast.execution, p_lock_id bytea, p_ttl_ms bigint, p_owner text, p_processes text, p_verifies boolean, p_here text)
 RETURNS holdfast.claimed LANGUAGE plpgsql VOLATILE
@@ -514,7 +515,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it';
 
--- Nobody waits for the lock, nothing is parked there, and it is not to be retried.
+-- Nobody waits for the lock, nothing is parked there, and it is not to be retried or given up.
 CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
@@ -535,6 +536,7 @@ BEGIN
           FROM a CROSS JOIN LATERAL (SELECT m.ctid AS at, m.execution_id FROM holdfast.lock AS m
                                       WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS before
          WHERE l.ctid = before.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+           AND a.outcome < 4
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
            AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)

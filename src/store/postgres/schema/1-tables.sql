@@ -113,7 +113,7 @@ COMMENT ON COLUMN holdfast.lock.processes     IS 'Processes that the lease ends 
 COMMENT ON COLUMN holdfast.lock.execution_id  IS 'The execution that runs under this lease, if any';
 COMMENT ON COLUMN holdfast.lock.took          IS 'The stale lease that this grant took over: REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER; REASON 1: expired, 2: its processes died, 4: its execution was over';
 COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were given back (byte 1, lock_id) or lost (byte 2, lock_id), newest first: never granted again';
-COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready one by one when it is free';
+COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready when it is free';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
 COMMENT ON COLUMN holdfast.lock.granted       IS 'How often it was granted';
@@ -290,11 +290,13 @@ CREATE INDEX pending_plain ON holdfast.pending (priority DESC, run_at, seq) WHER
 CREATE INDEX pending_group ON holdfast.pending (workflow, concurrency, to_verify, priority DESC, run_at, seq) WHERE NOT parked;
 CREATE INDEX pending_special ON holdfast.pending (workflow, concurrency, to_verify) WHERE NOT parked AND (concurrency > 0 OR to_verify);
 CREATE INDEX pending_waiting ON holdfast.pending (lock, parked, priority DESC, run_at, seq);
+CREATE INDEX pending_parked ON holdfast.pending (lock, workflow, concurrency, to_verify, priority DESC, run_at, seq) WHERE parked;
 COMMENT ON TABLE  holdfast.pending             IS 'A row for each execution that is PENDING, so that who looks for work reads only those; and some with negative numbers that stand for none. Locked before its execution';
 COMMENT ON INDEX  holdfast.pending_plain       IS 'What is ready to be run and concerns no limit, in the order in which it is claimed';
 COMMENT ON INDEX  holdfast.pending_group       IS 'The same for each workflow: so one that runs as often as it may is passed over at once';
 COMMENT ON INDEX  holdfast.pending_special     IS 'Of which workflows something is ready that is not in pending_plain';
 COMMENT ON INDEX  holdfast.pending_waiting     IS 'What waits for each lock: ready, or parked until it is free';
+COMMENT ON INDEX  holdfast.pending_parked      IS 'What is parked at each lock, by workflow: the first of each is made ready when it is free';
 COMMENT ON COLUMN holdfast.pending.seq         IS 'As in execution';
 COMMENT ON COLUMN holdfast.pending.run_at      IS 'As in execution';
 COMMENT ON COLUMN holdfast.pending.priority    IS 'As in execution';
