@@ -155,7 +155,7 @@ static double note(struct way *way, double scheduled, double worked)
 static double crew_slice(void *arg, int64_t for_ns)
 {
     struct way *way = arg;
-    pid_t pids[CREW_MAX];
+    pid_t pids[CREW_MAX] = {0};
     struct crew *c = spawn_shared(sizeof *c);
     c->subject = way->subject;
     c->where = new_place(way);
