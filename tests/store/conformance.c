@@ -259,7 +259,7 @@ static bool claim_one(const struct claim *c, const struct hf_execution *x, size_
     req.execution_id = x->id;
     req.token = of_store ? of_store->lease.token : token;
     model_apply(h.model, &req, &answer);
-    *ready += h.model->n_ready;
+    *ready += count_calls();
     if ((answer.code == 0) != (of_store != NULL))
         give_up(x->id, of_store ? "it should not have been claimed" : "it was not claimed");
     if (!of_store)

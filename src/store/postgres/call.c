@@ -408,8 +408,8 @@ int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, 
 {
     struct hf_postgres *s = hf_postgres_of(store);
     struct hf_pg_statement st = {
-        .sql = "SELECT DISTINCT l.processes FROM (SELECT id, lock FROM holdfast.execution"
-               " WHERE state = 'RUNNING' LIMIT 1024) x"
+        .sql = "SELECT DISTINCT l.processes FROM (SELECT x.id, x.lock FROM holdfast.running r"
+               " JOIN holdfast.execution x USING (seq) LIMIT 1024) x"
                " JOIN holdfast.lock l ON l.name = x.lock WHERE l.lock_id IS NOT NULL"
                " AND l.execution_id = x.id AND starts_with(l.processes, $1) LIMIT $2"};
     char processes[HF_PG_PROCESSES_MAX];

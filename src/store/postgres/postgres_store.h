@@ -47,7 +47,7 @@ enum {
 
 /* ---- connections (connection.c) ------------------------------------------------------------- */
 
-enum { HF_PG_TEXTS_MAX = 12 };
+enum { HF_PG_TEXTS_MAX = 24 };
 
 /* What was sent on a connection, and may be prepared there (prepare.c). */
 struct hf_pg_texts {
@@ -185,6 +185,11 @@ enum { HF_PG_UUID = 2950, HF_PG_UUID_ARRAY = 2951 };
  */
 int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statements, size_t n,
                    bool changes, PGresult **ret, struct hf_pg_fault *fault, struct hf_error *err);
+
+/* The same, and in the same round trip another transaction, whose fate is nobody's concern. */
+int hf_pg_exchange_then(struct hf_postgres *s, const struct hf_pg_statement *statements, size_t n,
+                        const struct hf_pg_statement *after, bool changes, PGresult **ret,
+                        struct hf_pg_fault *fault, struct hf_error *err);
 
 /* The same on a connection of one's own; nothing is tried again. Binary results. */
 enum hf_pg_fate {

@@ -159,22 +159,23 @@ COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change 
 CREATE FUNCTION holdfast.unpark(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l holdfast.lock := t.row;
-    g record;
+    l    holdfast.lock := t.row;
+    g    record;
+    next bigint;
 BEGIN
     SELECT '' COLLATE "C" AS workflow, -1 AS concurrency, false AS to_verify INTO g;
     l.parked := false;
     LOOP
-        SELECT workflow, concurrency, to_verify INTO g FROM holdfast.execution
-         WHERE lock = l.name AND state = 'PENDING' AND parked
-           AND (workflow, concurrency, to_verify) > (g.workflow, g.concurrency, g.to_verify)
+        SELECT workflow, concurrency, to_verify INTO g FROM holdfast.pending
+         WHERE lock = l.name AND parked AND (workflow, concurrency, to_verify) > (g.workflow, g.concurrency, g.to_verify)
          ORDER BY workflow, concurrency, to_verify LIMIT 1;
         EXIT WHEN NOT FOUND;
-        UPDATE holdfast.execution SET parked = false
-         WHERE id = (SELECT id FROM holdfast.execution
-                      WHERE lock = l.name AND state = 'PENDING' AND parked AND workflow = g.workflow AND concurrency = g.concurrency
-                        AND to_verify = g.to_verify
-                      ORDER BY priority DESC, run_at, seq LIMIT 1);
+        UPDATE holdfast.pending SET parked = false
+         WHERE seq = (SELECT seq FROM holdfast.pending
+                       WHERE lock = l.name AND parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
+                       ORDER BY priority DESC, run_at, seq LIMIT 1)
+        RETURNING seq INTO next;
+        UPDATE holdfast.execution SET parked = false WHERE seq = next;
         t.ready := t.ready || g.workflow || E'\n';
         l.parked := true;
     END LOOP;
