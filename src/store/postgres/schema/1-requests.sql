@@ -201,7 +201,8 @@ END $$;
 COMMENT ON FUNCTION holdfast.confirm IS 'A waiter takes what it was offered; NULL: nothing is offered to it';
 
 -- In one statement what is by far the most common: it is free, nobody waits, no guard is or was in the
--- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it.
+-- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it. By ctid, so that the
+-- index is searched once. What the row said before, a subquery still sees.
 CREATE FUNCTION holdfast.acquire(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
@@ -209,14 +210,17 @@ DECLARE
     now       timestamptz := holdfast.clock();
     until     timestamptz := now + p_ttl_ms * interval '1 millisecond';
     new_fence bigint;
+    since     bigint;
     ret       holdfast.answer;
 BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
-           took = '', ttl_ms = p_ttl_ms, locked_at = now, told_at = now, locked_until = until, granted = granted + 1
-     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
+           took = '', ttl_ms = p_ttl_ms, locked_at = now, told_at = now, locked_until = until, granted = granted + 1,
+           tidied = CASE granted % 32 WHEN 31 THEN fence ELSE tidied END
+     WHERE ctid = (SELECT ctid FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
-    RETURNING fence INTO new_fence;
+    RETURNING fence, CASE granted % 32 WHEN 0 THEN (SELECT b.tidied FROM holdfast.lock AS b WHERE b.name = p_name AND b.fence = lock.tidied) END
+         INTO new_fence, since;
     IF NOT FOUND AND p_wait_ms <> 0 THEN
         ret := holdfast.join_queue(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel,
                                    p_here, p_alive, p_dead);
@@ -233,6 +237,9 @@ BEGIN
     END IF;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
     VALUES (new_fence, now, new_fence, 'acquired', p_name, p_owner, '', '');
+    IF since IS NOT NULL THEN
+        PERFORM holdfast.tidy(p_name, since, new_fence);
+    END IF;
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;

@@ -77,6 +77,7 @@ CREATE TABLE holdfast.lock (
     forced        bigint  NOT NULL DEFAULT 0,
     lost          bigint  NOT NULL DEFAULT 0,
     tickets       bigint  NOT NULL DEFAULT 0,
+    tidied        bigint  NOT NULL DEFAULT 0,
     waiters       integer NOT NULL DEFAULT 0,
     offered       boolean NOT NULL DEFAULT false,
     parked        boolean NOT NULL DEFAULT false,
@@ -116,6 +117,7 @@ COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were gi
 COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready one by one when it is free';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
+COMMENT ON COLUMN holdfast.lock.tidied        IS 'The fence up to which tidy() has gone over the index, or is about to';
 COMMENT ON COLUMN holdfast.lock.granted       IS 'How often it was granted';
 COMMENT ON COLUMN holdfast.lock.released      IS 'How often it was given back';
 COMMENT ON COLUMN holdfast.lock.release_lost  IS 'How often somebody gave back what was no longer theirs';

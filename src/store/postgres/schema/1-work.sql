@@ -202,6 +202,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.save IS 'Write the row back, if it differs from what was read. Where the lock has become free, the next one that is parked is made ready';
 
+-- Each grant leaves an entry in the index behind, and who looks for the newest reads the others of its page too.
+-- Who follows such an entry to a row that nobody can see any more marks it, and marked ones are skipped, and
+-- removed where the page would be full. Only those since the last time: beside an idle transaction none can be
+-- marked.
+CREATE FUNCTION holdfast.tidy(p_name text, p_since bigint, p_fence bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    PERFORM count(*) FROM holdfast.lock WHERE name = p_name AND fence >= p_since AND fence < p_fence;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION holdfast.tidy IS 'Let the index of lock forget the grants of a name between two fences. Called after every 32nd of them, by who was granted it';
+
 -- ---- granting and ending --------------------------------------------------------------------------
 
 CREATE FUNCTION holdfast.grant_to(t holdfast.turn, p_lock_id bytea, p_owner text, p_note text, p_ttl_ms bigint, p_processes text, p_offer boolean, p_detail text)
