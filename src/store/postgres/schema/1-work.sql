@@ -83,6 +83,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.commit_durably IS 'Take back commit_lazily: something has changed that must not be lost';
 
+-- A transaction that has written something waits for the disk, and so for all that was written before.
+CREATE FUNCTION holdfast.flush() RETURNS void LANGUAGE sql VOLATILE
+AS $$ SELECT pg_logical_emit_message(true, 'holdfast', '') $$;
+COMMENT ON FUNCTION holdfast.flush IS 'In a transaction of its own: what was committed before will not be lost';
+
 -- ---- locking a name's row -------------------------------------------------------------------------
 
 -- 'grant' waits for guards, at most 2 s (then SQLSTATE 55P03); 'change' waits for no guard and allows no
