@@ -235,6 +235,20 @@ def test_a_socket_that_was_handed_over(api):
     assert child.wait(timeout=PATIENCE_S) == 0
 
 
+@pytest.mark.skipif(not shutil.which("systemd-socket-activate"), reason="systemd-socket-activate (Debian: systemd) is missing")
+def test_socket_activation(api, tmp_path):
+    """systemd's own tool starts it when the first client comes, who need not come again."""
+    path = str(tmp_path / "socket")
+    service = Service.__new__(Service)
+    service.token = None
+    service.process = api.start_program(["systemd-socket-activate", "-l", path, "-E", f"HOLDFAST_STORE={api.url}", api.program, "serve"])
+    poll(lambda: os.path.exists(path))
+    lease = service.post("/v1/locks/a", {"ttl": "1h"}, connection=UnixConnection(path, timeout=PATIENCE_S)).ok()
+    assert api.json("status", "a")["fence"] == lease["fence"]
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(timeout=PATIENCE_S) == 0
+
+
 # ---- stopping and being killed ----------------------------------------------------------------
 
 
