@@ -49,8 +49,8 @@ static void give_back_done(struct job *job, int code, const struct hf_answer *an
 }
 
 /*
- * Its client never hears of what was claimed for it. Each is given up as if its holder had died,
- * naming our own fence: what was not marked as started is PENDING again, at once.
+ * Its client never hears of what was claimed for it. Each is given up, as if its holder had died: what
+ * was not marked as started is PENDING again, at once.
  */
 static void give_back(struct claim *c)
 {
@@ -66,11 +66,13 @@ static void give_back(struct claim *c)
         if (!item->got)
             continue;
         item->job.done = give_back_done;
-        item->job.ask = (struct hf_request){.op = HF_OP_FORCE,
+        item->job.ask = (struct hf_request){.op = HF_OP_RELEASE,
                                             .name = item->lock,
-                                            .fence = item->lease.fence,
-                                            .owner = item->lease.owner,
-                                            .reason = "its worker left before it was told"};
+                                            .token = item->token,
+                                            .execution_id = item->id,
+                                            .outcome = HF_OUTCOME_LOST,
+                                            .reason = "its worker left before it was told",
+                                            .durable = true};
         lane_put(server->lanes, LANE_WRITE, &item->job);
     }
 }

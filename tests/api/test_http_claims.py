@@ -8,7 +8,7 @@ import pytest
 from api_helpers import Service
 from conftest import Holdfast, on_postgres, poll
 from proxy import DOWN, PostgresWatcher, Proxy
-from test_http_executions import at, claim, create, state_of
+from test_http_executions import at, claim, create
 
 
 class Statements(PostgresWatcher):
@@ -104,5 +104,5 @@ def test_a_worker_that_leaves_while_something_is_claimed_for_it(watched):
 def test_a_worker_that_leaves_when_it_is_about_to_be_told(watched, on_lost, state):
     """It is said to be started by then: that is never silently repeated, but it is known at once."""
     service, made = leave_during(watched, "extend_execution", onLost=on_lost)
-    poll(lambda: state_of(service, made) == state)
-    assert "left before it was told" in service.get("/v1/events?name=pay").body
+    x = poll(lambda: (x := service.get(at(made)).ok())["state"] == state and x)
+    assert x["reason"] == "its worker left before it was told"
