@@ -294,11 +294,11 @@ static int64_t next_due(struct hf_desk *d)
     return in_ms > 0 ? hf_clock_boot_ms() + in_ms : 0;
 }
 
-/* Nothing was claimed. What has become due before we could be woken wakes nobody: claim again. */
+/* Nothing was claimed. What has come before we could be woken wakes nobody: claim again. */
 static void lie_down(struct hf_desk *d)
 {
     int64_t before = d->n_claimed, next_ms = d->idle && d->n_open ? next_due(d) : INT64_MAX;
-    if (next_ms == 0)
+    if (next_ms == 0 || d->asleep)
         hf_desk_claim(d, room(d));
     if (d->n_claimed > before || d->claim_ms != 0)
         return;
