@@ -1,0 +1,411 @@
+/*
+ * Which executions are due, parked or in the way: by the items READY# and PARKED#, whose sort keys are
+ * in the order of turns: priority, then time, then age. What is not due yet is stepped over, one
+ * priority at a time.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamodb_store.h"
+#include "error.h"
+
+enum { SK_PRIORITY = 10, SK_TIME = 13, PAGE = 100, FLOWS_MAX = 100000 };
+
+/* ---- in the order of turns ------------------------------------------------------------------ */
+
+struct walk {
+    struct hf_ddb_turn *t;
+    const char *pk, *kind; /* "READY#" */
+    int64_t due_ms;        /* INT64_MAX: whatever the time */
+    char from[HF_DDB_KEY_MAX];
+    json_t *page;
+    size_t at;
+    bool ended;
+};
+
+static void start_walk(struct walk *w, struct hf_ddb_turn *t, const char *pk, const char *kind,
+                       int64_t due_ms)
+{
+    *w = (struct walk){.t = t, .pk = pk, .kind = kind, .due_ms = due_ms};
+    snprintf(w->from, sizeof w->from, "%s", kind);
+}
+
+static void end_walk(struct walk *w)
+{
+    json_decref(w->page);
+    w->page = NULL;
+}
+
+static int next_page(struct walk *w, struct hf_error *err)
+{
+    char to[HF_DDB_KEY_MAX];
+    end_walk(w);
+    w->at = 0;
+    snprintf(to, sizeof to, "%s~", w->kind);
+    struct hf_ddb_range range = {.pk = w->pk, .from = w->from, .to = to, .limit = PAGE};
+    int r = hf_ddb_turn_query(w->t, &range, &w->page, err);
+    w->ended = r < 0 || json_array_size(w->page) < PAGE;
+    return r;
+}
+
+/* 1: *ret is the next pointer, as long as the walk stands there; 0: there is no more. */
+static int step(struct walk *w, const json_t **ret, struct hf_error *err)
+{
+    for (;;) {
+        if (!w->page || w->at == json_array_size(w->page)) {
+            if (w->page && w->ended)
+                return 0;
+            int r = next_page(w, err);
+            if (r < 0)
+                return r;
+            if (json_array_size(w->page) == 0)
+                return 0;
+        }
+        const json_t *item = json_array_get(w->page, w->at);
+        const char *sk = hf_ddb_get_text(item, "SK"), *priority = sk + strlen(w->kind);
+        if (strtoll(priority + SK_PRIORITY + 1, NULL, 10) <= w->due_ms) {
+            snprintf(w->from, sizeof w->from, "%s!", sk); /* just behind it */
+            w->at++;
+            *ret = item;
+            return 1;
+        }
+        snprintf(w->from, sizeof w->from, "%s%.*s#~", w->kind, SK_PRIORITY, priority);
+        w->ended = false;
+        w->at = json_array_size(w->page);
+    }
+}
+
+/* ---- what the step must know ---------------------------------------------------------------- */
+
+static int count_running(struct hf_ddb_turn *t, const char *workflow, int32_t most, const char *but,
+                         int32_t *ret, struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX];
+    json_t *items, *item;
+    const json_t *flow;
+    size_t i;
+    hf_ddb_flow_pk(workflow, pk);
+    int r = hf_ddb_turn_get(t, pk, "FLOW", &flow, err); /* before: see note_limited() */
+    if (r < 0)
+        return r;
+    struct hf_ddb_range range = {
+        .pk = pk, .from = "RUNNING#", .to = "RUNNING#~", .limit = (size_t)most + 1};
+    if ((r = hf_ddb_turn_query(t, &range, &items, err)) < 0)
+        return r;
+    *ret = 0;
+    json_array_foreach(items, i, item) *ret += strcmp(hf_ddb_get_text(item, "Id"), but) != 0;
+    json_decref(items);
+    return 0;
+}
+
+/* Is `a` before `b`, by their sort keys behind the kind? */
+static bool comes_before(const char *a, const char *b)
+{
+    return strcmp(strchr(a, '#'), strchr(b, '#')) < 0;
+}
+
+/* Of one kind: how many are due, and the first of them in `sk` and ask->waiting_id. */
+static int count_waiting(struct hf_ddb_turn *t, const char *kind, const struct hf_wanted *wanted,
+                         int64_t wall_ms, struct hf_ask *ask, char sk[HF_DDB_KEY_MAX],
+                         struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX];
+    struct walk w;
+    const json_t *item;
+    int r;
+    hf_ddb_lock_pk(t->name, pk);
+    start_walk(&w, t, pk, kind, wall_ms);
+    while ((r = step(&w, &item, err)) > 0) {
+        const char *found = hf_ddb_get_text(item, "SK");
+        if (wanted->waiting == HF_WAITING_REPLACEABLE && hf_ddb_has(item, "ToVerify"))
+            continue;
+        ask->n_waiting++;
+        if (!*sk || comes_before(found, sk)) {
+            snprintf(sk, HF_DDB_KEY_MAX, "%s", found);
+            hf_ddb_copy_text(item, "Id", ask->waiting_id, sizeof ask->waiting_id);
+        }
+        if (wanted->waiting != HF_WAITING_COUNT || ask->n_waiting >= wanted->waiting_max)
+            break;
+    }
+    end_walk(&w);
+    return r < 0 ? r : 0;
+}
+
+int hf_ddb_count_turns(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
+                       struct hf_ask *ask, struct hf_error *err)
+{
+    struct hf_ddb_turn *t = hf_ddb_turn_of(store);
+    char sk[HF_DDB_KEY_MAX] = "";
+    int r = 0;
+    if (wanted->running_of)
+        r = count_running(t, wanted->running_of, wanted->running_max,
+                          ask->has_found ? ask->found.id : "", &ask->n_running, err);
+    if (r >= 0 && wanted->waiting != HF_WAITING_NOT)
+        r = count_waiting(t, "READY#", wanted, wall_ms, ask, sk, err);
+    if (r >= 0 && wanted->waiting != HF_WAITING_NOT)
+        r = count_waiting(t, "PARKED#", wanted, wall_ms, ask, sk, err);
+    return r;
+}
+
+/* ---- parking -------------------------------------------------------------------------------- */
+
+int hf_ddb_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+                  struct hf_error *err)
+{
+    struct hf_ddb_turn *t = hf_ddb_turn_of(store);
+    struct hf_execution x;
+    char pk[HF_DDB_KEY_MAX];
+    json_t *items;
+    ret_workflow[0] = '\0';
+    hf_ddb_lock_pk(name, pk);
+    struct hf_ddb_range range = {.pk = pk, .from = "PARKED#", .to = "PARKED#~", .limit = 1};
+    int r = hf_ddb_turn_query(t, &range, &items, err);
+    if (r < 0)
+        return r;
+    if (json_array_size(items)) {
+        r = hf_ddb_turn_run(t, hf_ddb_get_text(json_array_get(items, 0), "Id"), &x, err);
+        if (r > 0) {
+            x.parked = false;
+            memcpy(ret_workflow, x.workflow, sizeof x.workflow);
+            r = hf_ddb_update_run(t, &x, err);
+        }
+    }
+    json_decref(items);
+    return r < 0 ? r : 0;
+}
+
+typedef void change_fn(struct hf_execution *x, const struct hf_effects *fx);
+
+/* Up to HF_DDB_AT_ONCE of those that are due; *ret_more where there are others. */
+static int change_due(struct hf_ddb_turn *t, const char *kind, int64_t due_ms, change_fn *change,
+                      const struct hf_effects *fx, size_t *n, bool *ret_more, struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX], ids[HF_DDB_AT_ONCE][HF_UUID_LEN + 1];
+    struct walk w;
+    struct hf_execution x;
+    const json_t *item;
+    size_t n_ids = 0;
+    int r;
+    hf_ddb_lock_pk(t->name, pk);
+    start_walk(&w, t, pk, kind, due_ms);
+    while ((r = step(&w, &item, err)) > 0) {
+        if (fx->replaced_by[0] && hf_ddb_has(item, "ToVerify"))
+            continue;
+        if (*n == HF_DDB_AT_ONCE) {
+            *ret_more = true;
+            break;
+        }
+        hf_ddb_copy_text(item, "Id", ids[n_ids++], sizeof ids[0]);
+        ++*n;
+    }
+    end_walk(&w);
+    for (size_t i = 0; r >= 0 && i < n_ids; i++)
+        if ((r = hf_ddb_turn_run(t, ids[i], &x, err)) > 0) {
+            change(&x, fx);
+            r = hf_ddb_update_run(t, &x, err);
+        }
+    return r < 0 ? r : 0;
+}
+
+static void park_one(struct hf_execution *x, const struct hf_effects *fx)
+{
+    (void)fx;
+    x->parked = true;
+}
+
+static void replace_one(struct hf_execution *x, const struct hf_effects *fx)
+{
+    hf_execution_replace(x, fx->replaced_by, fx->replaced_at_ms);
+}
+
+/*
+ * More than one transaction can change: some of them are changed in one of their own, and the whole
+ * request begins anew. What a crash leaves then is a shorter list for the next one.
+ */
+static int change_some_first(struct hf_ddb_turn *t, const char *const *kinds, size_t n_kinds,
+                             int64_t due_ms, change_fn *change, const struct hf_effects *fx,
+                             struct hf_error *err)
+{
+    struct hf_ddb_turn before;
+    char pk[HF_DDB_KEY_MAX];
+    const json_t *item;
+    size_t n = 0;
+    bool more = false;
+    int r = hf_ddb_turn_begin(&before, t->s, t->name, err);
+    if (r < 0)
+        return r;
+    hf_ddb_lock_pk(t->name, pk);
+    r = hf_ddb_turn_get(&before, pk, "LOCK", &item, err);
+    if (r >= 0 && !hf_ddb_has(item, "LockID") && change == park_one)
+        r = HF_DDB_CONFLICT; /* it was given back: nothing is to be parked */
+    for (size_t i = 0; r >= 0 && i < n_kinds; i++)
+        r = change_due(&before, kinds[i], due_ms, change, fx, &n, &more, err);
+    if (r >= 0 && item) {
+        json_t *next = json_copy((json_t *)(uintptr_t)item);
+        if (change == park_one)
+            hf_ddb_set_int(next, "ParkedRuns", 1);
+        r = hf_ddb_turn_put(&before, pk, "LOCK", next, HF_DDB_IF_SAME, err);
+    }
+    if (r >= 0)
+        r = hf_ddb_turn_commit(&before, err);
+    hf_ddb_turn_end(&before);
+    return r < 0 ? r : HF_DDB_CONFLICT;
+}
+
+static int change_all(struct hf_ddb_turn *t, const char *const *kinds, size_t n_kinds,
+                      int64_t due_ms, change_fn *change, const struct hf_effects *fx,
+                      struct hf_error *err)
+{
+    size_t n = 0;
+    bool more = false;
+    int r = 0;
+    for (size_t i = 0; r >= 0 && !more && i < n_kinds; i++)
+        r = change_due(t, kinds[i], due_ms, change, fx, &n, &more, err);
+    return r >= 0 && more ? change_some_first(t, kinds, n_kinds, due_ms, change, fx, err) : r;
+}
+
+int hf_ddb_park(struct hf_ddb_turn *t, const struct hf_effects *fx, struct hf_error *err)
+{
+    static const char *const kinds[] = {"READY#"};
+    return change_all(t, kinds, 1, fx->park_due_ms, park_one, fx, err);
+}
+
+int hf_ddb_replace(struct hf_ddb_turn *t, const struct hf_effects *fx, struct hf_error *err)
+{
+    static const char *const kinds[] = {"READY#", "PARKED#"};
+    return change_all(t, kinds, 2, fx->replaced_at_ms, replace_one, fx, err);
+}
+
+/* ---- due ------------------------------------------------------------------------------------ */
+
+struct candidate {
+    char sk[64], id[HF_UUID_LEN + 1];
+};
+
+struct candidates {
+    struct candidate *of;
+    size_t n, size;
+};
+
+static int add_candidate(struct candidates *c, const json_t *item, struct hf_error *err)
+{
+    if (c->n == c->size) {
+        size_t size = 2 * c->size + 64;
+        struct candidate *grown = realloc(c->of, size * sizeof *grown);
+        if (!grown)
+            return hf_fail(err, HF_NOMEM, "out of memory");
+        c->of = grown;
+        c->size = size;
+    }
+    hf_ddb_copy_text(item, "SK", c->of[c->n].sk, sizeof c->of[0].sk);
+    hf_ddb_copy_text(item, "Id", c->of[c->n].id, sizeof c->of[0].id);
+    c->n++;
+    return 0;
+}
+
+/* The first `most` of one workflow that may be claimed. */
+static int add_due(struct hf_ddb_turn *t, const char *workflow, const struct hf_due *due,
+                   size_t most, struct candidates *c, struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX];
+    struct walk w;
+    const json_t *item;
+    int32_t running = -1;
+    size_t n = 0;
+    int r = 0;
+    hf_ddb_flow_pk(workflow, pk);
+    start_walk(&w, t, pk, "READY#", due->wall_ms);
+    while (n < most && (r = step(&w, &item, err)) > 0) {
+        int64_t limit = hf_ddb_get_int(item, "Concurrency");
+        if (hf_ddb_has(item, "ToVerify") && !due->verifies)
+            continue;
+        if (limit && running < 0)
+            r = count_running(t, workflow, INT32_MAX - 1, "", &running, err);
+        if (r < 0)
+            break;
+        if (limit && running >= limit)
+            continue;
+        if ((r = add_candidate(c, item, err)) < 0)
+            break;
+        n++;
+    }
+    end_walk(&w);
+    return r < 0 ? r : 0;
+}
+
+static int by_turn(const void *a, const void *b)
+{
+    return strcmp(((const struct candidate *)a)->sk, ((const struct candidate *)b)->sk);
+}
+
+static int add_all_due(struct hf_ddb_turn *t, const struct hf_due *due, struct candidates *c,
+                       struct hf_error *err)
+{
+    json_t *flows = NULL, *item;
+    size_t i, most = due->skip + due->limit;
+    int r = 0;
+    for (i = 0; r >= 0 && i < due->n_workflows; i++)
+        r = add_due(t, due->workflows[i], due, most, c, err);
+    if (due->n_workflows)
+        return r;
+    if ((r = hf_ddb_names(t->s, "FLOWS", &flows, err)) < 0)
+        return r;
+    json_array_foreach(flows, i, item) if (r >= 0)
+    {
+        r = add_due(t, hf_ddb_get_text(item, "SK"), due, most, c, err);
+    }
+    json_decref(flows);
+    return r;
+}
+
+int hf_ddb_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
+               size_t *ret_n, struct hf_error *err)
+{
+    struct hf_ddb_turn t;
+    struct candidates c = {0};
+    struct hf_due asked = *due;
+    size_t n = 0;
+    int r = hf_ddb_make_ready(hf_ddb_of(store), err);
+    if (r < 0 || (r = hf_ddb_turn_begin(&t, hf_ddb_of(store), "", err)) < 0)
+        return r;
+    asked.wall_ms = t.wall_ms; /* the caller's own clock may be off */
+    r = add_all_due(&t, &asked, &c, err);
+    if (r >= 0 && c.n)
+        qsort(c.of, c.n, sizeof *c.of, by_turn);
+    for (size_t i = due->skip; r >= 0 && i < c.n && n < due->limit; i++) {
+        r = hf_ddb_turn_run(&t, c.of[i].id, &ret[n], err);
+        n += r > 0 && ret[n].state == HF_PENDING; /* or else somebody was first */
+    }
+    hf_ddb_turn_end(&t);
+    free(c.of);
+    if (r < 0)
+        return r;
+    *ret_n = n;
+    return 0;
+}
+
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+int hf_ddb_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
+                    char ret[HF_KEY_MAX + 1], struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX], first[HF_DDB_KEY_MAX], last[HF_DDB_KEY_MAX];
+    json_t *items;
+    hf_ddb_flow_pk(workflow, pk);
+    snprintf(first, sizeof first, "KEY#%s", from);
+    snprintf(last, sizeof last, "KEY#%s", to);
+    struct hf_ddb_range range = {
+        .pk = pk, .from = first, .to = last, .backwards = true, .limit = 1};
+    int r = hf_ddb_make_ready(hf_ddb_of(store), err);
+    if (r >= 0 && strcmp(first, last) > 0)
+        return hf_fail(err, HF_NOT_FOUND, "there is no such key");
+    if (r < 0 || (r = hf_ddb_query(hf_ddb_of(store), &range, &items, err)) < 0)
+        return r;
+    if (json_array_size(items))
+        snprintf(ret, HF_KEY_MAX + 1, "%s", hf_ddb_get_text(json_array_get(items, 0), "SK") + 4);
+    else
+        r = hf_fail(err, HF_NOT_FOUND, "%s has no execution with such a key", workflow);
+    json_decref(items);
+    return r;
+}
