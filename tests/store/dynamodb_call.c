@@ -60,13 +60,12 @@ int main(int argc, char **argv)
     struct hf_error err = {0};
     char *line = NULL;
     size_t size = 0;
-    ssize_t n;
     int r = argc == 2 ? hf_url_parse(argv[1], &url, &err) : -HF_INVALID;
     if (r < 0 || (r = hf_dynamo_open(&url, &d, &err)) < 0) {
         say(error_of(r, &err));
         return 1;
     }
-    while ((n = getline(&line, &size, stdin)) > 0) {
+    while (getline(&line, &size, stdin) > 0) {
         line[strcspn(line, "\n")] = '\0';
         char *space = strchr(line, ' ');
         if (space)
