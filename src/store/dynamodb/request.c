@@ -1,4 +1,5 @@
-#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -10,23 +11,26 @@ enum { CONNECT_MS = 3000, HEADER_MAX = 16 << 10 };
 
 /* ---- connections ---------------------------------------------------------------------------- */
 
-/* What every request of this endpoint has. */
-static CURL *new_handle(struct hf_dynamo *d)
+void hf_dynamo_set_up(const struct hf_curl *c, CURL *easy, bool direct)
 {
-    const struct hf_curl *c = d->curl;
     const char *ca_file = getenv("AWS_CA_BUNDLE");
-    CURL *easy = c->easy_init();
-    if (!easy)
-        return NULL;
     c->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    c->easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
-    c->easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     c->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    c->easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);
-    if (strncmp(d->endpoint, "https:", 6) != 0)
+    if (direct)
         c->easy_setopt(easy, CURLOPT_NOPROXY, "*");
     if (ca_file && *ca_file)
         c->easy_setopt(easy, CURLOPT_CAINFO, ca_file);
+}
+
+static CURL *new_handle(struct hf_dynamo *d)
+{
+    const struct hf_curl *c = d->curl;
+    CURL *easy = c->easy_init();
+    if (!easy)
+        return NULL;
+    hf_dynamo_set_up(c, easy, strncmp(d->endpoint, "https:", 6) != 0);
+    c->easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    c->easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);
     return easy;
 }
 
@@ -64,16 +68,22 @@ static size_t add_bytes(char *bytes, size_t size, size_t n, void *arg)
     return x->answer->failed ? 0 : size * n;
 }
 
+void hf_dynamo_see_date(const char *line, size_t n, int64_t *ret_ms)
+{
+    char text[64];
+    if (n <= 5 || n >= sizeof text || strncasecmp(line, "Date:", 5) != 0)
+        return;
+    memcpy(text, line, n);
+    text[n] = '\0';
+    *ret_ms = hf_dynamo_parse_date(text + 5);
+}
+
 static size_t see_header(char *bytes, size_t size, size_t n, void *arg)
 {
     struct exchange *x = arg;
-    char line[64];
-    if (size * n < sizeof line && size * n > 5 && strncasecmp(bytes, "Date:", 5) == 0) {
-        memcpy(line, bytes, size * n);
-        line[size * n] = '\0';
-        x->sample.date_ms = hf_dynamo_parse_date(line + 5);
+    hf_dynamo_see_date(bytes, size * n, &x->sample.date_ms);
+    if (x->sample.date_ms && !x->sample.received_ms)
         x->sample.received_ms = hf_clock_boot_ms();
-    }
     return size * n;
 }
 
@@ -99,34 +109,41 @@ static int64_t signing_time(struct hf_dynamo *d)
 }
 
 /* False: out of memory. */
-static bool add_header(struct hf_dynamo *d, struct curl_slist **list, const char *name,
+static bool add_header(const struct hf_curl *c, struct curl_slist **list, const char *name,
                        const char *value)
 {
     struct hf_buf line = HF_BUF(HEADER_MAX);
     hf_buf_printf(&line, "%s: %s", name, value);
-    struct curl_slist *longer = line.failed ? NULL : d->curl->slist_append(*list, line.data);
-    if (line.data)
-        explicit_bzero(line.data, line.len);
-    hf_buf_clear(&line);
+    struct curl_slist *longer = line.failed ? NULL : c->slist_append(*list, line.data);
+    hf_dynamo_wipe(&line);
     if (longer)
         *list = longer;
     return longer;
 }
 
-/* All of them are signed: libcurl does so with what it is given, so none may be empty. */
-static bool make_headers(struct hf_dynamo *d, const struct hf_dynamo_request *q,
-                         struct curl_slist **ret)
+bool hf_dynamo_sign(const struct hf_curl *c, CURL *easy, const struct hf_dynamo_signature *s,
+                    struct curl_slist **headers)
 {
-    char stamp[HF_DYNAMO_STAMP_LEN + 1], target[128];
-    hf_dynamo_format_stamp(signing_time(d), stamp);
-    snprintf(target, sizeof target, "DynamoDB_20120810.%s", q->action);
-    return add_header(d, ret, "Content-Type", "application/x-amz-json-1.0") &&
-           add_header(d, ret, "X-Amz-Date", stamp) &&
-           (!q->keys->session || add_header(d, ret, "X-Amz-Security-Token", q->keys->session)) &&
-           add_header(d, ret, "X-Amz-Target", target);
+    char stamp[HF_DYNAMO_STAMP_LEN + 1];
+    hf_dynamo_format_stamp(s->at_ms, stamp);
+    c->easy_setopt(easy, CURLOPT_AWS_SIGV4, s->scope);
+    c->easy_setopt(easy, CURLOPT_USERNAME, s->keys->id);
+    c->easy_setopt(easy, CURLOPT_PASSWORD, s->keys->secret);
+    return add_header(c, headers, "X-Amz-Date", stamp) &&
+           (!s->keys->session || add_header(c, headers, "X-Amz-Security-Token", s->keys->session));
 }
 
-/* Signed with `keys`, or a plain GET. */
+static bool sign(struct hf_dynamo *d, CURL *easy, const struct hf_dynamo_request *q,
+                 struct curl_slist **headers)
+{
+    struct hf_dynamo_signature s = {.scope = d->signing, .keys = q->keys, .at_ms = signing_time(d)};
+    char target[128];
+    snprintf(target, sizeof target, "DynamoDB_20120810.%s", q->action);
+    return add_header(d->curl, headers, "Content-Type", "application/x-amz-json-1.0") &&
+           add_header(d->curl, headers, "X-Amz-Target", target) &&
+           hf_dynamo_sign(d->curl, easy, &s, headers);
+}
+
 static void set_up(struct hf_dynamo *d, CURL *easy, const struct hf_dynamo_request *q,
                    struct exchange *x, const struct curl_slist *headers)
 {
@@ -140,15 +157,15 @@ static void set_up(struct hf_dynamo *d, CURL *easy, const struct hf_dynamo_reque
     c->easy_setopt(easy, CURLOPT_PREREQFUNCTION, see_sending);
     c->easy_setopt(easy, CURLOPT_PREREQDATA, x);
     c->easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
-    c->easy_setopt(easy, CURLOPT_AWS_SIGV4, q->action ? d->signing : NULL);
-    if (!q->action) {
+    if (q->action) {
+        c->easy_setopt(easy, CURLOPT_POSTFIELDS, q->body->data);
+        c->easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long)q->body->len);
+    } else {
+        c->easy_setopt(easy, CURLOPT_AWS_SIGV4, NULL);
+        c->easy_setopt(easy, CURLOPT_USERNAME, NULL);
+        c->easy_setopt(easy, CURLOPT_PASSWORD, NULL);
         c->easy_setopt(easy, CURLOPT_HTTPGET, 1L);
-        return;
     }
-    c->easy_setopt(easy, CURLOPT_USERNAME, q->keys->id);
-    c->easy_setopt(easy, CURLOPT_PASSWORD, q->keys->secret);
-    c->easy_setopt(easy, CURLOPT_POSTFIELDS, q->body->data);
-    c->easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long)q->body->len);
 }
 
 static int fail(struct hf_dynamo *d, const struct exchange *x, CURLcode code, struct hf_error *err)
@@ -178,7 +195,7 @@ int hf_dynamo_send(struct hf_dynamo *d, const struct hf_dynamo_request *q,
     struct curl_slist *headers = NULL;
     int r = 0;
     CURL *easy = take_handle(d);
-    if (!easy || (q->action && !make_headers(d, q, &headers)))
+    if (!easy || (q->action && !sign(d, easy, q, &headers)))
         r = hf_fail(err, HF_NOMEM, "out of memory");
     if (r >= 0) {
         set_up(d, easy, q, &x, headers);

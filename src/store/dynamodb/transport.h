@@ -4,7 +4,11 @@
  *   call.c         an action: its table, tries, what an error means
  *   request.c      one HTTP request: connections, signing by libcurl, was it sent, Date
  *   clock.c        the server's time
- *   credentials.c  whose turn it is to say who we are, and when to ask again
+ *   credentials.c  who we are: whom to ask for keys, and when to ask again
+ *   profile.c      keys from the files that AWS's tools share
+ *   sts.c          keys for a web identity
+ *   metadata.c     keys from a container's or an instance's own endpoint
+ *   fetch.c        what those three ask
  *
  * Secrets are in struct hf_dynamo_keys only, and never in an error.
  */
@@ -54,14 +58,20 @@ void hf_dynamo_format_stamp(int64_t at_ms, char ret[HF_DYNAMO_STAMP_LEN + 1]);
 /* Shared by those who sign with them; never changed. */
 struct hf_dynamo_keys {
     _Atomic int refs;
-    int64_t expires_ms; /* on the boot clock; INT64_MAX: never */
+    int64_t refresh_ms; /* on the boot clock: when to ask for others. INT64_MAX: never */
+    int64_t expires_ms; /* and when they are of no use any more */
     char *id, *secret;
     char *session; /* NULL: none */
 };
 
 struct hf_dynamo_credentials {
-    pthread_mutex_t mutex; /* guards all below; held while others are asked for keys */
-    struct hf_dynamo_keys *keys;
+    pthread_mutex_t mutex; /* guards all below */
+    pthread_cond_t changed;
+    struct hf_dynamo_keys *keys; /* NULL: none yet */
+    bool asking;                 /* a thread is looking for others */
+    int64_t not_before_ms;       /* it was in vain: no other tries until then, while these last */
+    unsigned failures;
+    struct hf_error failure; /* of the last look */
 };
 
 void hf_dynamo_credentials_init(struct hf_dynamo_credentials *c);
@@ -71,8 +81,67 @@ void hf_dynamo_credentials_clear(struct hf_dynamo_credentials *c);
 int hf_dynamo_keys_get(struct hf_dynamo *d, struct hf_dynamo_keys **ret, struct hf_error *err);
 void hf_dynamo_keys_put(struct hf_dynamo_keys *keys);
 
-/* The service has refused them as expired: the next get finds others. */
+/* The service has refused them as expired or unknown: the next get looks for others. */
 void hf_dynamo_keys_reject(struct hf_dynamo *d, const struct hf_dynamo_keys *keys);
+
+struct hf_dynamo_found {
+    const char *id, *secret;
+    const char *session;    /* NULL or empty: none */
+    const char *expiration; /* NULL or empty: never */
+    int64_t date_ms;        /* what time it was where that was said; 0: not known */
+};
+
+/*
+ * Where keys may come from. 1: they are found; 0: nothing of this kind is set up here; negative: it
+ * is, but fails.
+ */
+typedef int hf_dynamo_source(struct hf_dynamo *d, struct hf_dynamo_keys **ret,
+                             struct hf_error *err);
+hf_dynamo_source hf_dynamo_from_web_identity, hf_dynamo_from_profile, hf_dynamo_from_container,
+    hf_dynamo_from_instance;
+
+/* For sources: 1 with keys, refreshed before they expire. `where` is for error texts. */
+int hf_dynamo_keys_make(const struct hf_dynamo_found *found, const char *where,
+                        struct hf_dynamo_keys **ret, struct hf_error *err);
+
+/* ---- sts.c ---------------------------------------------------------------------------------- */
+
+struct hf_dynamo_role {
+    const char *arn, *token_file;
+    const char *session_name; /* NULL: ours */
+};
+
+/* As a source. */
+int hf_dynamo_assume(struct hf_dynamo *d, const struct hf_dynamo_role *role,
+                     struct hf_dynamo_keys **ret, struct hf_error *err);
+
+/* ---- fetch.c -------------------------------------------------------------------------------- */
+
+enum { HF_DYNAMO_FETCH_MAX = 64 << 10 };
+
+struct hf_dynamo_fetch {
+    const char *method, *url;
+    const char *headers[2]; /* lines; NULL: none */
+    const char *body;       /* NULL: none */
+    int64_t timeout_ms;
+    bool direct; /* never through a proxy */
+};
+
+struct hf_dynamo_fetched {
+    long status;
+    int64_t date_ms; /* 0: it does not say */
+    struct hf_buf body;
+};
+
+/* 0: there is an answer, of whatever status; to be cleared. -HF_UNAVAILABLE: there is none. */
+int hf_dynamo_fetch(struct hf_dynamo *d, const struct hf_dynamo_fetch *q,
+                    struct hf_dynamo_fetched *ret, struct hf_error *err);
+
+/* Append a small file's text, without the spaces and line ends behind it. */
+int hf_dynamo_read_file(const char *path, struct hf_buf *out, struct hf_error *err);
+
+/* Clear what may be a secret. */
+void hf_dynamo_wipe(struct hf_buf *b);
 
 /* ---- request.c ------------------------------------------------------------------------------ */
 
@@ -87,6 +156,26 @@ struct hf_dynamo {
     size_t n_idle;
     struct hf_dynamo_clock clock;
 };
+
+/* What every request has: no signals, HTTP only, AWS_CA_BUNDLE. `direct`: never through a proxy. */
+void hf_dynamo_set_up(const struct hf_curl *c, CURL *easy, bool direct);
+
+/* Take the time of a header's line, if it is Date. */
+void hf_dynamo_see_date(const char *line, size_t n, int64_t *ret_ms);
+
+/* `scope` as libcurl wants it: "aws:amz:REGION:SERVICE". */
+struct hf_dynamo_signature {
+    const char *scope;
+    const struct hf_dynamo_keys *keys;
+    int64_t at_ms;
+};
+
+/*
+ * Let libcurl sign the request: it signs every header that it is given, so none may be empty. False:
+ * out of memory.
+ */
+bool hf_dynamo_sign(const struct hf_curl *c, CURL *easy, const struct hf_dynamo_signature *s,
+                    struct curl_slist **headers);
 
 struct hf_dynamo_request {
     const char *action; /* NULL: an unsigned GET */
