@@ -6,6 +6,7 @@
  *   setup.c       the table: creating it, its format, its fences' epoch
  *   item.c        attribute values; pages of items
  *   turn.c        one request at work: what it has read, what it will write, the commit
+ *   plain.c       the same where the endpoint has no transactions
  *   quick.c       acquire, extend and release in one UpdateItem, where nothing stands in the way
  *   lock.c        a record <-> the seed's item SK=LOCK
  *   queue.c       waiters: SK=WAITER#id beside it
@@ -163,6 +164,8 @@ void hf_ddb_turn_know(struct hf_ddb_turn *t, const char *pk, const char *sk, con
 /* The item as it is after what this turn has written so far; NULL: there is none. */
 int hf_ddb_turn_get(struct hf_ddb_turn *t, const char *pk, const char *sk, const json_t **ret,
                     struct hf_error *err);
+/* As it was before that; NULL also where it was not read. */
+const json_t *hf_ddb_turn_seen(struct hf_ddb_turn *t, const char *pk, const char *sk);
 /* `item`, without key and Rev, is taken. */
 int hf_ddb_turn_put(struct hf_ddb_turn *t, const char *pk, const char *sk, json_t *item,
                     enum hf_ddb_how how, struct hf_error *err);
@@ -174,6 +177,15 @@ int hf_ddb_turn_query(struct hf_ddb_turn *t, const struct hf_ddb_range *range, j
 /* How many items are to be written. */
 size_t hf_ddb_turn_size(const struct hf_ddb_turn *t);
 int hf_ddb_turn_commit(struct hf_ddb_turn *t, struct hf_error *err);
+
+/* ---- plain.c -------------------------------------------------------------------------------- */
+
+/*
+ * The item was `written` without a fence: give it a block, of which `fence` is the first, if that is
+ * the block behind `first`; else give the lock back. HF_DDB_CONFLICT: it is not ours.
+ */
+int hf_ddb_give_block(struct hf_ddb *s, const char *pk, const json_t *written, int64_t first,
+                      int64_t fence, struct hf_error *err);
 
 /* ---- lock.c --------------------------------------------------------------------------------- */
 
@@ -247,8 +259,11 @@ int hf_ddb_count_turns(struct hf_store *store, const struct hf_wanted *wanted, i
                        struct hf_ask *ask, struct hf_error *err);
 int hf_ddb_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
                   struct hf_error *err);
-int hf_ddb_park(struct hf_ddb_turn *t, const struct hf_effects *fx, struct hf_error *err);
-int hf_ddb_replace(struct hf_ddb_turn *t, const struct hf_effects *fx, struct hf_error *err);
+/* `claimed`, `first`: the one that the request itself is about. */
+int hf_ddb_park(struct hf_ddb_turn *t, const char *claimed, const struct hf_effects *fx,
+                struct hf_error *err);
+int hf_ddb_replace(struct hf_ddb_turn *t, const char *first, const struct hf_effects *fx,
+                   struct hf_error *err);
 int hf_ddb_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
                size_t *ret_n, struct hf_error *err);
 int hf_ddb_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,

@@ -358,11 +358,11 @@ int hf_ddb_save(struct hf_store *store, const struct hf_record *rec, const struc
     hf_ddb_lock_pk(rec->name, pk);
     int r = hf_ddb_save_queue(t, rec, fx, err);
     if (r >= 0 && fx->replaced_by[0])
-        r = hf_ddb_replace(t, fx, err);
+        r = hf_ddb_replace(t, ask->waiting_id, fx, err);
     if (r >= 0)
         r = hf_ddb_save_executions(t, ask, fx, err);
     if (r >= 0 && fx->park_due_ms)
-        r = hf_ddb_park(t, fx, err);
+        r = hf_ddb_park(t, ask->req->execution_id, fx, err);
     if (r < 0 || is_refresh(rec, fx))
         return r;
     return write_lock(t, pk, rec, fx, err);

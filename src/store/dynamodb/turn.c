@@ -110,6 +110,12 @@ int hf_ddb_turn_get(struct hf_ddb_turn *t, const char *pk, const char *sk, const
     return 0;
 }
 
+const json_t *hf_ddb_turn_seen(struct hf_ddb_turn *t, const char *pk, const char *sk)
+{
+    const struct hf_ddb_slot *slot = find(t, pk, sk);
+    return slot ? slot->old : NULL;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 static int write_slot(struct hf_ddb_turn *t, const char *pk, const char *sk, json_t *item,
@@ -318,6 +324,39 @@ static int commit_many(struct hf_ddb_turn *t, struct hf_error *err)
     return r;
 }
 
+/* Everything beside the lock's item first; its fence last. See plain.c. */
+static int commit_plainly(struct hf_ddb_turn *t, struct hf_error *err)
+{
+    struct hf_ddb_slot *lock = NULL, *fence = NULL;
+    int r = 0;
+    for (size_t i = 0; i < t->n_slots; i++) {
+        struct hf_ddb_slot *slot = &t->slots[i];
+        bool is_lock = strcmp(slot->sk, "LOCK") == 0, is_fence = strcmp(slot->sk, "FENCE") == 0;
+        if (!slot->is_written)
+            continue;
+        if (slot->how == HF_DDB_IF_SAME && !is_lock && !is_fence)
+            return hf_fail(err, HF_UNSUPPORTED,
+                           "UNSUPPORTED: %s has no TransactWriteItems, which waiting and executions "
+                           "need; it keeps plain locks only",
+                           hf_dynamo_endpoint(t->s->d));
+        lock = is_lock ? slot : lock;
+        fence = is_fence ? slot : fence;
+    }
+    for (size_t i = 0; r >= 0 && i < t->n_slots; i++)
+        if (t->slots[i].is_written && t->slots[i].how == HF_DDB_BLINDLY)
+            r = commit_one(t, &t->slots[i], err);
+    if (r < 0 || !lock)
+        return r;
+    int64_t given = hf_ddb_get_int(lock->now, "Fence"), first = hf_ddb_get_int(fence ? fence->old : NULL, "High");
+    if (fence) {
+        json_object_del(lock->now, "Fence");
+        json_object_del(lock->now, "FenceLimit");
+    }
+    r = commit_one(t, lock, err);
+    return r < 0 || !fence ? r
+                           : hf_ddb_give_block(t->s, lock->pk, lock->now, first, given, err);
+}
+
 /* A blind delete of what this turn made itself need not be sent. */
 static void forget_needless(struct hf_ddb_turn *t)
 {
@@ -334,8 +373,14 @@ int hf_ddb_turn_commit(struct hf_ddb_turn *t, struct hf_error *err)
     size_t n = hf_ddb_turn_size(t);
     if (n == 0)
         return 0;
+    if (n > 1 && !t->s->is_plain) {
+        int r = commit_many(t, err);
+        if (r != -HF_UNSUPPORTED)
+            return r;
+        t->s->is_plain = true; /* as this endpoint has just told us */
+    }
     if (n > 1)
-        return commit_many(t, err);
+        return commit_plainly(t, err);
     for (size_t i = 0; i < t->n_slots; i++)
         if (t->slots[i].is_written)
             return commit_one(t, &t->slots[i], err);

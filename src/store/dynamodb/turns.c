@@ -175,36 +175,55 @@ int hf_ddb_unpark(struct hf_store *store, const char *name, char ret_workflow[HF
     return r < 0 ? r : 0;
 }
 
-typedef void change_fn(struct hf_execution *x, const struct hf_effects *fx);
+/* What is done to each of those of the lock that are due, in the order of these kinds. */
+struct change {
+    void (*to_one)(struct hf_execution *x, const struct hf_effects *fx);
+    const struct hf_effects *fx;
+    const char *kinds[2]; /* NULL: not so many */
+    int64_t due_ms;
+    bool verified;     /* only those that are not to be verified */
+    const char *spare; /* whom the request names itself: it is left for the last, or NULL */
+};
 
-/* Up to HF_DDB_AT_ONCE of those that are due; *ret_more where there are others. */
-static int change_due(struct hf_ddb_turn *t, const char *kind, int64_t due_ms, change_fn *change,
-                      const struct hf_effects *fx, size_t *n, bool *ret_more, struct hf_error *err)
+/* The ids of at most HF_DDB_AT_ONCE; *ret_more where there are others. */
+static int find_due(struct hf_ddb_turn *t, const struct change *c, const char *spare,
+                    char ret[HF_DDB_AT_ONCE][HF_UUID_LEN + 1], size_t *ret_n, bool *ret_more,
+                    struct hf_error *err)
 {
-    char pk[HF_DDB_KEY_MAX], ids[HF_DDB_AT_ONCE][HF_UUID_LEN + 1];
-    struct walk w;
-    struct hf_execution x;
-    const json_t *item;
-    size_t n_ids = 0;
-    int r;
+    char pk[HF_DDB_KEY_MAX];
+    int r = 0;
     hf_ddb_lock_pk(t->name, pk);
-    start_walk(&w, t, pk, kind, due_ms);
-    while ((r = step(&w, &item, err)) > 0) {
-        if (fx->replaced_by[0] && hf_ddb_has(item, "ToVerify"))
-            continue;
-        if (*n == HF_DDB_AT_ONCE) {
-            *ret_more = true;
-            break;
+    *ret_n = 0;
+    *ret_more = false;
+    for (size_t i = 0; r >= 0 && !*ret_more && i < 2 && c->kinds[i]; i++) {
+        struct walk w;
+        const json_t *item;
+        start_walk(&w, t, pk, c->kinds[i], c->due_ms);
+        while (!*ret_more && (r = step(&w, &item, err)) > 0) {
+            const char *id = hf_ddb_get_text(item, "Id");
+            if ((c->verified && hf_ddb_has(item, "ToVerify")) || (spare && !strcmp(id, spare)))
+                continue;
+            if (*ret_n == HF_DDB_AT_ONCE)
+                *ret_more = true;
+            else
+                snprintf(ret[(*ret_n)++], HF_UUID_LEN + 1, "%s", id);
         }
-        hf_ddb_copy_text(item, "Id", ids[n_ids++], sizeof ids[0]);
-        ++*n;
+        end_walk(&w);
     }
-    end_walk(&w);
-    for (size_t i = 0; r >= 0 && i < n_ids; i++)
-        if ((r = hf_ddb_turn_run(t, ids[i], &x, err)) > 0) {
-            change(&x, fx);
-            r = hf_ddb_update_run(t, &x, err);
-        }
+    return r < 0 ? r : 0;
+}
+
+static int change_each(struct hf_ddb_turn *t, const struct change *c,
+                       char ids[HF_DDB_AT_ONCE][HF_UUID_LEN + 1], size_t n, struct hf_error *err)
+{
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < n; i++) {
+        struct hf_execution x;
+        if ((r = hf_ddb_turn_run(t, ids[i], &x, err)) <= 0)
+            continue;
+        c->to_one(&x, c->fx);
+        r = hf_ddb_update_run(t, &x, err);
+    }
     return r < 0 ? r : 0;
 }
 
@@ -219,62 +238,72 @@ static void replace_one(struct hf_execution *x, const struct hf_effects *fx)
     hf_execution_replace(x, fx->replaced_by, fx->replaced_at_ms);
 }
 
-/*
- * More than one transaction can change: some of them are changed in one of their own, and the whole
- * request begins anew. What a crash leaves then is a shorter list for the next one.
- */
-static int change_some_first(struct hf_ddb_turn *t, const char *const *kinds, size_t n_kinds,
-                             int64_t due_ms, change_fn *change, const struct hf_effects *fx,
-                             struct hf_error *err)
+/* In a transaction of their own, while the lock is as the request has seen it. */
+static int change_some(struct hf_ddb_turn *t, const struct change *c, const json_t *seen,
+                       struct hf_error *err)
 {
-    struct hf_ddb_turn before;
-    char pk[HF_DDB_KEY_MAX];
+    char pk[HF_DDB_KEY_MAX], ids[HF_DDB_AT_ONCE][HF_UUID_LEN + 1];
     const json_t *item;
-    size_t n = 0;
-    bool more = false;
-    int r = hf_ddb_turn_begin(&before, t->s, t->name, err);
+    size_t n;
+    bool more;
+    hf_ddb_lock_pk(t->name, pk);
+    int r = hf_ddb_turn_get(t, pk, "LOCK", &item, err);
     if (r < 0)
         return r;
+    if (!item || hf_ddb_get_int(item, "Rev") != hf_ddb_get_int(seen, "Rev"))
+        return HF_DDB_CONFLICT;
+    if ((r = find_due(t, c, c->spare, ids, &n, &more, err)) < 0 ||
+        (r = change_each(t, c, ids, n, err)) < 0)
+        return r;
+    json_t *next = json_copy((json_t *)(uintptr_t)item);
+    if (c->to_one == park_one)
+        hf_ddb_set_int(next, "ParkedRuns", 1);
+    r = hf_ddb_turn_put(t, pk, "LOCK", next, HF_DDB_IF_SAME, err);
+    return r < 0 ? r : hf_ddb_turn_commit(t, err);
+}
+
+/*
+ * More than one transaction can change are changed a few at a time, each in one of its own, and the
+ * request begins anew. What a crash leaves then is a shorter list for the next one.
+ */
+static int change_all(struct hf_ddb_turn *t, const struct change *c, struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX], ids[HF_DDB_AT_ONCE][HF_UUID_LEN + 1];
+    struct hf_ddb_turn before;
+    size_t n;
+    bool more;
+    int r = find_due(t, c, NULL, ids, &n, &more, err);
+    if (r < 0 || !more)
+        return r < 0 ? r : change_each(t, c, ids, n, err);
     hf_ddb_lock_pk(t->name, pk);
-    r = hf_ddb_turn_get(&before, pk, "LOCK", &item, err);
-    if (r >= 0 && !hf_ddb_has(item, "LockID") && change == park_one)
-        r = HF_DDB_CONFLICT; /* it was given back: nothing is to be parked */
-    for (size_t i = 0; r >= 0 && i < n_kinds; i++)
-        r = change_due(&before, kinds[i], due_ms, change, fx, &n, &more, err);
-    if (r >= 0 && item) {
-        json_t *next = json_copy((json_t *)(uintptr_t)item);
-        if (change == park_one)
-            hf_ddb_set_int(next, "ParkedRuns", 1);
-        r = hf_ddb_turn_put(&before, pk, "LOCK", next, HF_DDB_IF_SAME, err);
-    }
-    if (r >= 0)
-        r = hf_ddb_turn_commit(&before, err);
+    if ((r = hf_ddb_turn_begin(&before, t->s, t->name, err)) < 0)
+        return r;
+    r = change_some(&before, c, hf_ddb_turn_seen(t, pk, "LOCK"), err);
     hf_ddb_turn_end(&before);
     return r < 0 ? r : HF_DDB_CONFLICT;
 }
 
-static int change_all(struct hf_ddb_turn *t, const char *const *kinds, size_t n_kinds,
-                      int64_t due_ms, change_fn *change, const struct hf_effects *fx,
-                      struct hf_error *err)
+int hf_ddb_park(struct hf_ddb_turn *t, const char *claimed, const struct hf_effects *fx,
+                struct hf_error *err)
 {
-    size_t n = 0;
-    bool more = false;
-    int r = 0;
-    for (size_t i = 0; r >= 0 && !more && i < n_kinds; i++)
-        r = change_due(t, kinds[i], due_ms, change, fx, &n, &more, err);
-    return r >= 0 && more ? change_some_first(t, kinds, n_kinds, due_ms, change, fx, err) : r;
+    struct change c = {.to_one = park_one,
+                       .fx = fx,
+                       .kinds = {"READY#"},
+                       .due_ms = fx->park_due_ms,
+                       .spare = claimed};
+    return change_all(t, &c, err);
 }
 
-int hf_ddb_park(struct hf_ddb_turn *t, const struct hf_effects *fx, struct hf_error *err)
+int hf_ddb_replace(struct hf_ddb_turn *t, const char *first, const struct hf_effects *fx,
+                   struct hf_error *err)
 {
-    static const char *const kinds[] = {"READY#"};
-    return change_all(t, kinds, 1, fx->park_due_ms, park_one, fx, err);
-}
-
-int hf_ddb_replace(struct hf_ddb_turn *t, const struct hf_effects *fx, struct hf_error *err)
-{
-    static const char *const kinds[] = {"READY#", "PARKED#"};
-    return change_all(t, kinds, 2, fx->replaced_at_ms, replace_one, fx, err);
+    struct change c = {.to_one = replace_one,
+                       .fx = fx,
+                       .kinds = {"READY#", "PARKED#"},
+                       .due_ms = fx->replaced_at_ms,
+                       .verified = true,
+                       .spare = first};
+    return change_all(t, &c, err);
 }
 
 /* ---- due ------------------------------------------------------------------------------------ */
