@@ -152,6 +152,8 @@ class Server:
     A kind of server says how it is started (`command`) and when it is ready (`is_ready`).
     """
 
+    ready_within_s = LIMIT_S
+
     def __init__(self, scratch, name):
         self.name = f"{name}-{len(scratch.servers)}"
         self.scratch = scratch
@@ -199,7 +201,7 @@ class Server:
                 raise RuntimeError(f"{self.name} ended with {self.process.returncode}:\n{self.log()[-4000:]}")
             return self.is_ready()
 
-        wait_until(is_settled, f"{self.name} is ready")
+        wait_until(is_settled, f"{self.name} is ready", self.ready_within_s)
 
     def is_running(self):
         return self.process is not None and self.process.poll() is None
@@ -436,6 +438,8 @@ class DynamoServer(Server):
 
 class DynamoLocal(DynamoServer):
     """Amazon's own emulator: transactions, the item with a refusal, the TTL's setting. It wants Java."""
+
+    ready_within_s = 240  # Java takes its time on a busy machine
 
     def __init__(self, scratch):
         super().__init__(scratch, "dynamodb-local")

@@ -7,7 +7,7 @@
 #include "error.h"
 #include "forked.h"
 
-enum { CONFLICTS_MS = 20000, PAUSE_MIN_MS = 2, PAUSE_MAX_MS = 200 };
+enum { CONFLICTS_MS = 30000, PAUSE_MIN_MS = 2 };
 
 /* ---- for record.c --------------------------------------------------------------------------- */
 
@@ -71,9 +71,7 @@ const struct hf_record_ops hf_ddb_record_ops = {
 static void pause_after(int conflicts)
 {
     uint32_t random;
-    int64_t longest = PAUSE_MIN_MS << (conflicts < 7 ? conflicts : 7);
-    if (longest > PAUSE_MAX_MS)
-        longest = PAUSE_MAX_MS;
+    int64_t longest = PAUSE_MIN_MS << (conflicts < 8 ? conflicts : 8);
     hf_random(&random, sizeof random);
     struct timespec t = {.tv_nsec = (long)(random % (uint64_t)(longest * 1000000))};
     nanosleep(&t, NULL);
@@ -172,6 +170,8 @@ const struct hf_store_ops hf_dynamodb_store = {
     .executions = hf_ddb_executions,
     .due = hf_ddb_due,
     .last_key = hf_ddb_last_key,
+    .retain = hf_ddb_retain,
+    .prune = hf_ddb_prune,
     .init = hf_ddb_init,
     .token_add = hf_ddb_token_add,
     .token_remove = hf_ddb_token_remove,

@@ -13,6 +13,7 @@
  *   log.c         events: the last ones in the lock's item, older ones in items of their own
  *   executions.c  SK=RUN and what is found by way of it
  *   turns.c       which of them are due, parked or in the way
+ *   retention.c   how long executions are kept
  *   look.c        list, events, totals
  *   pages.c       executions, newest first
  *   tokens.c      the service's tokens
@@ -21,9 +22,11 @@
  *
  *   LOCK#name     LOCK, FENCE, WAITER#id, EVENTS#seq, READY#turn, PARKED#turn
  *   RUN#id        RUN, INPUT, OUTPUT           one execution
- *   FLOW#workflow FLOW, RUN#seq, KEY#key, ONCE#key, READY#turn, PARKED#seq, RUNNING#seq
+ *   FLOW#workflow FLOW, RUN#seq, KEY#key, ONCE#key, READY#turn, PARKED#turn, RUNNING#seq, OVER#end
  *   NAMES, FLOWS  the name of each lock and workflow that was ever used here
  *   EVENTS#day    the events of all names
+ *   RETAIN        how long a workflow's executions are kept
+ *   TOKENS        the service's tokens
  *   HOLDFAST      META: the format's version
  *
  * Whatever is said of executions and waiters of a name is changed together with its LOCK item, whose
@@ -268,6 +271,13 @@ int hf_ddb_due(struct hf_store *store, const struct hf_due *due, struct hf_execu
                size_t *ret_n, struct hf_error *err);
 int hf_ddb_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
                     char ret[HF_KEY_MAX + 1], struct hf_error *err);
+
+/* ---- retention.c ---------------------------------------------------------------------------- */
+
+int hf_ddb_retain(struct hf_store *store, const struct hf_retention *rules, size_t n,
+                  struct hf_error *err);
+int hf_ddb_prune(struct hf_store *store, struct hf_prune_place *place, int64_t max,
+                 int64_t *ret_removed, struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 

@@ -145,7 +145,9 @@ static size_t places_of(const struct hf_execution *x, int64_t seq, struct place 
         snprintf(ret[0].sk, sizeof ret[0].sk, "RUNNING#%016lld", (long long)seq);
         return 1;
     default:
-        return 0;
+        snprintf(ret[0].sk, sizeof ret[0].sk, "%s#%013lld#%016lld", x->once ? "OVERONCE" : "OVER",
+                 (long long)x->finished_at_ms, (long long)seq);
+        return 1;
     }
 }
 

@@ -120,12 +120,17 @@ int hf_ddb_call(struct hf_ddb *s, const char *action, json_t *body, json_t **ret
     if (r >= 0)
         r = hf_dynamo_call(s->d, action, body, &answer, &failure, err);
     json_decref(body);
-    if (r >= 0 && failure && (!ret_failure || strcmp(failure, "ResourceNotFoundException") == 0)) {
+    bool no_table = r >= 0 && failure && strcmp(failure, "ResourceNotFoundException") == 0;
+    if (no_table)
+        r = hf_fail(err, HF_UNAVAILABLE,
+                    "DynamoDB at %s has no table %s; 'holdfast init' makes it, if that is its name",
+                    hf_dynamo_endpoint(s->d), hf_dynamo_table(s->d));
+    else if (r >= 0 && failure && !ret_failure)
         r = hf_dynamo_fail(s->d, action, failure, answer, err);
+    if (r < 0) {
         json_decref(answer);
-    }
-    if (r < 0)
         return r;
+    }
     if (ret_failure)
         *ret_failure = failure;
     if (ret)

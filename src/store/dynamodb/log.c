@@ -74,8 +74,9 @@ static void complete(const json_t *item, struct hf_event *events, const bool *qu
             since_ms = e->at_ms;
         } else if (quick[i]) {
             snprintf(e->owner, sizeof e->owner, "%s", owner);
+            int64_t held_ms = e->at_ms - since_ms; /* by two looks at the server's clock */
             snprintf(e->detail, sizeof e->detail, "held for %lld ms",
-                     (long long)(e->at_ms - since_ms));
+                     (long long)(held_ms > 0 ? held_ms : 0));
         }
     }
 }

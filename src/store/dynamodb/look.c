@@ -6,11 +6,13 @@
 #include "dynamodb_store.h"
 #include "error.h"
 
+#define LAST_CHARACTER "\xf4\x8f\xbf\xbf" /* U+10FFFF */
+
 enum { DAY_S = 24 * 3600, EVENTS_AT_ONCE = 1 << 20 };
 
 int hf_ddb_names(struct hf_ddb *s, const char *pk, json_t **ret, struct hf_error *err)
 {
-    struct hf_ddb_range range = {.pk = pk, .from = " ", .to = "\xf4\x8f\xbf\xbf"};
+    struct hf_ddb_range range = {.pk = pk, .from = " ", .to = LAST_CHARACTER};
     return hf_ddb_query(s, &range, ret, err);
 }
 
@@ -19,10 +21,10 @@ int hf_ddb_names(struct hf_ddb *s, const char *pk, json_t **ret, struct hf_error
 /* The item of a name, NULL where it has none; not 0 ends it. */
 typedef int item_fn(void *arg, const char *name, const json_t *item, struct hf_error *err);
 
-static json_t *keys_of(const json_t *names, size_t from)
+static json_t *keys_of(const json_t *names)
 {
     json_t *keys = json_array();
-    for (size_t i = from; i < json_array_size(names) && i < from + HF_DDB_PAGE; i++) {
+    for (size_t i = 0; i < json_array_size(names); i++) {
         char pk[HF_DDB_KEY_MAX];
         hf_ddb_lock_pk(hf_ddb_get_text(json_array_get(names, i), "SK"), pk);
         json_array_append_new(
@@ -31,10 +33,10 @@ static json_t *keys_of(const json_t *names, size_t from)
     return keys;
 }
 
-static int visit_page(struct hf_ddb *s, const json_t *names, size_t from, item_fn *fn, void *arg,
+static int visit_page(struct hf_ddb *s, const json_t *names, item_fn *fn, void *arg,
                       struct hf_error *err)
 {
-    json_t *keys = keys_of(names, from), *items, *item;
+    json_t *keys = keys_of(names), *items, *item;
     size_t i;
     int r = hf_ddb_fetch_many(s, keys, &items, err);
     json_decref(keys);
@@ -42,37 +44,35 @@ static int visit_page(struct hf_ddb *s, const json_t *names, size_t from, item_f
         return r;
     json_array_foreach(items, i, item) if (r == 0)
     {
-        r = fn(arg, hf_ddb_get_text(json_array_get(names, from + i), "SK"),
+        r = fn(arg, hf_ddb_get_text(json_array_get(names, i), "SK"),
                json_is_null(item) ? NULL : item, err);
     }
     json_decref(items);
     return r;
 }
 
-/* In the order of names, behind `after`. */
+/* In the order of names, behind `after`, a page at a time. */
 static int visit_locks(struct hf_ddb *s, const char *prefix, const char *after, item_fn *fn,
                        void *arg, struct hf_error *err)
 {
-    json_t *names;
-    char to[HF_DDB_KEY_MAX];
+    char from[HF_DDB_KEY_MAX], to[HF_DDB_KEY_MAX];
+    struct hf_ddb_range range = {.pk = "NAMES", .from = from, .to = to, .limit = HF_DDB_PAGE};
     int r = hf_ddb_make_ready(s, err);
-    if (r < 0)
-        return r;
-    snprintf(to, sizeof to, "%s\xf4\x8f\xbf\xbf", prefix);
-    struct hf_ddb_range range = {
-        .pk = "NAMES", .from = *prefix && strcmp(prefix, after) > 0 ? prefix : after, .to = to};
-    if (!*range.from)
-        range.from = " ";
-    if (strcmp(range.from, to) > 0)
-        return 0;
-    if ((r = hf_ddb_query(s, &range, &names, err)) < 0)
-        return r;
-    while (json_array_size(names) &&
-           strcmp(hf_ddb_get_text(json_array_get(names, 0), "SK"), after) <= 0)
-        json_array_remove(names, 0);
-    for (size_t i = 0; r == 0 && i < json_array_size(names); i += HF_DDB_PAGE)
-        r = visit_page(s, names, i, fn, arg, err);
-    json_decref(names);
+    snprintf(to, sizeof to, "%s" LAST_CHARACTER, prefix);
+    if (strcmp(after, prefix) >= 0 && *after)
+        snprintf(from, sizeof from, "%s ", after); /* just behind it */
+    else
+        snprintf(from, sizeof from, "%s", *prefix ? prefix : " ");
+    for (size_t n = HF_DDB_PAGE; r == 0 && n == HF_DDB_PAGE && strcmp(from, to) <= 0;) {
+        json_t *names;
+        if ((r = hf_ddb_query(s, &range, &names, err)) < 0)
+            return r;
+        n = json_array_size(names);
+        r = visit_page(s, names, fn, arg, err);
+        if (n)
+            snprintf(from, sizeof from, "%s ", hf_ddb_get_text(json_array_get(names, n - 1), "SK"));
+        json_decref(names);
+    }
     return r < 0 ? r : 0;
 }
 
