@@ -28,8 +28,7 @@ static struct curl_slist *headers_of(const char *action)
 {
     char target[80];
     snprintf(target, sizeof target, "X-Amz-Target: DynamoDB_20120810.%s", action);
-    struct curl_slist *list =
-        curl_slist_append(NULL, "Content-Type: application/x-amz-json-1.0");
+    struct curl_slist *list = curl_slist_append(NULL, "Content-Type: application/x-amz-json-1.0");
     return curl_slist_append(list, target);
 }
 
@@ -61,14 +60,15 @@ static void ask(struct bare *b, struct curl_slist *headers, const char *body)
 static void take_bare(void *state, const char *name)
 {
     char body[900];
-    snprintf(body, sizeof body,
-             "{\"TableName\":\"bare\",\"Item\":{\"PK\":{\"S\":\"LOCK#%s\"},\"SK\":{\"S\":\"LOCK\"},"
-             "\"LockID\":{\"S\":\"0b9cbb7e-7d1c-4d1f-8f7b-2f8f5a3f0a11\"},\"Owner\":{\"S\":\"bench\"},"
-             "\"AcquiredAt\":{\"S\":\"2026-11-16T07:00:00Z\"},\"ExpiresAt\":{\"S\":"
-             "\"2026-11-16T07:01:00Z\"},\"TTL\":{\"N\":\"1794812460\"}},\"ConditionExpression\":"
-             "\"attribute_not_exists(PK) OR ExpiresAt < :now\",\"ExpressionAttributeValues\":"
-             "{\":now\":{\"S\":\"2026-11-16T07:00:00Z\"}}}",
-             name);
+    snprintf(
+        body, sizeof body,
+        "{\"TableName\":\"bare\",\"Item\":{\"PK\":{\"S\":\"LOCK#%s\"},\"SK\":{\"S\":\"LOCK\"},"
+        "\"LockID\":{\"S\":\"0b9cbb7e-7d1c-4d1f-8f7b-2f8f5a3f0a11\"},\"Owner\":{\"S\":\"bench\"},"
+        "\"AcquiredAt\":{\"S\":\"2026-11-16T07:00:00Z\"},\"ExpiresAt\":{\"S\":"
+        "\"2026-11-16T07:01:00Z\"},\"TTL\":{\"N\":\"1794812460\"}},\"ConditionExpression\":"
+        "\"attribute_not_exists(PK) OR ExpiresAt < :now\",\"ExpressionAttributeValues\":"
+        "{\":now\":{\"S\":\"2026-11-16T07:00:00Z\"}}}",
+        name);
     struct bare *b = state;
     ask(b, b->put, body);
 }
@@ -76,12 +76,13 @@ static void take_bare(void *state, const char *name)
 static void give_bare(void *state, const char *name)
 {
     char body[600];
-    snprintf(body, sizeof body,
-             "{\"TableName\":\"bare\",\"Key\":{\"PK\":{\"S\":\"LOCK#%s\"},\"SK\":{\"S\":\"LOCK\"}},"
-             "\"ConditionExpression\":\"LockID = :id AND #o = :owner\",\"ExpressionAttributeNames\":"
-             "{\"#o\":\"Owner\"},\"ExpressionAttributeValues\":{\":id\":{\"S\":"
-             "\"0b9cbb7e-7d1c-4d1f-8f7b-2f8f5a3f0a11\"},\":owner\":{\"S\":\"bench\"}}}",
-             name);
+    snprintf(
+        body, sizeof body,
+        "{\"TableName\":\"bare\",\"Key\":{\"PK\":{\"S\":\"LOCK#%s\"},\"SK\":{\"S\":\"LOCK\"}},"
+        "\"ConditionExpression\":\"LockID = :id AND #o = :owner\",\"ExpressionAttributeNames\":"
+        "{\"#o\":\"Owner\"},\"ExpressionAttributeValues\":{\":id\":{\"S\":"
+        "\"0b9cbb7e-7d1c-4d1f-8f7b-2f8f5a3f0a11\"},\":owner\":{\"S\":\"bench\"}}}",
+        name);
     struct bare *b = state;
     ask(b, b->delete, body);
 }

@@ -95,14 +95,10 @@ static void print_stamp(void)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"quick", no_argument, NULL, 'q'},
-        {"holdfast", required_argument, NULL, 'h'},
-        {"dir", required_argument, NULL, 'd'},
-        {"node", required_argument, NULL, 'n'},
-        {"stamp", no_argument, NULL, 's'},
-        {"postgres", required_argument, NULL, 'p'},
-        {"dynamodb", required_argument, NULL, 'D'},
-        {0},
+        {"quick", no_argument, NULL, 'q'},          {"holdfast", required_argument, NULL, 'h'},
+        {"dir", required_argument, NULL, 'd'},      {"node", required_argument, NULL, 'n'},
+        {"stamp", no_argument, NULL, 's'},          {"postgres", required_argument, NULL, 'p'},
+        {"dynamodb", required_argument, NULL, 'D'}, {0},
     };
     struct bench_env env = {.self = argv[0]};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)

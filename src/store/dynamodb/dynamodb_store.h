@@ -57,7 +57,8 @@ enum {
 };
 
 #define HF_DDB_EVENTS_KEPT_MS (INT64_C(30) * 24 * 3600 * 1000)
-#define HF_DDB_RELEASED_AT "1970-01-01T00:00:00Z" /* its absence would lock the seed's clients out */
+#define HF_DDB_RELEASED_AT                                                                         \
+    "1970-01-01T00:00:00Z" /* its absence would lock the seed's clients out */
 
 struct hf_ddb {
     struct hf_store base;

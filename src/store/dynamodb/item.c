@@ -56,7 +56,8 @@ void hf_ddb_set_bytes(json_t *item, const char *name, const void *bytes, size_t 
 {
     struct hf_buf text = HF_BUF(1 << 20);
     hf_base64_write(&text, bytes, n);
-    hf_ddb_set(item, name, text.failed ? NULL : json_pack("{s:s}", "B", text.data ? text.data : ""));
+    hf_ddb_set(item, name,
+               text.failed ? NULL : json_pack("{s:s}", "B", text.data ? text.data : ""));
     hf_buf_clear(&text);
 }
 
@@ -65,7 +66,10 @@ static const char *value_of(const json_t *item, const char *name, const char *ty
     return json_string_value(json_object_get(json_object_get(item, name), type));
 }
 
-bool hf_ddb_has(const json_t *item, const char *name) { return json_object_get(item, name) != NULL; }
+bool hf_ddb_has(const json_t *item, const char *name)
+{
+    return json_object_get(item, name) != NULL;
+}
 
 const char *hf_ddb_get_text(const json_t *item, const char *name)
 {
@@ -93,7 +97,8 @@ int hf_ddb_get_bytes(const json_t *item, const char *name, void **ret, size_t *r
     if (!text || !*text)
         return 0;
     if (!hf_base64_read(text, strlen(text), ret, ret_n))
-        return hf_fail(err, HF_UNAVAILABLE, "the table's attribute %s can't be read as bytes", name);
+        return hf_fail(err, HF_UNAVAILABLE, "the table's attribute %s can't be read as bytes",
+                       name);
     return 0;
 }
 
@@ -167,11 +172,11 @@ int hf_ddb_store(struct hf_ddb *s, const char *pk, const char *sk, json_t *item,
 
 static json_t *query_body(const struct hf_ddb_range *range, bool count)
 {
-    json_t *body = noted(json_pack(
-        "{s:s,s:{s:{s:s},s:{s:s},s:{s:s}},s:b,s:b}", "KeyConditionExpression",
-        "PK = :pk AND SK BETWEEN :from AND :to", "ExpressionAttributeValues", ":pk", "S", range->pk,
-        ":from", "S", range->from, ":to", "S", range->to, "ConsistentRead", 1, "ScanIndexForward",
-        !range->backwards));
+    json_t *body =
+        noted(json_pack("{s:s,s:{s:{s:s},s:{s:s},s:{s:s}},s:b,s:b}", "KeyConditionExpression",
+                        "PK = :pk AND SK BETWEEN :from AND :to", "ExpressionAttributeValues", ":pk",
+                        "S", range->pk, ":from", "S", range->from, ":to", "S", range->to,
+                        "ConsistentRead", 1, "ScanIndexForward", !range->backwards));
     if (count)
         hf_ddb_set(body, "Select", json_string("COUNT"));
     if (range->limit)
@@ -209,7 +214,8 @@ int hf_ddb_query(struct hf_ddb *s, const struct hf_ddb_range *range, json_t **re
                  struct hf_error *err)
 {
     json_t *items = json_array();
-    int r = items ? query_pages(s, range, items, NULL, err) : hf_fail(err, HF_NOMEM, "out of memory");
+    int r =
+        items ? query_pages(s, range, items, NULL, err) : hf_fail(err, HF_NOMEM, "out of memory");
     if (r < 0) {
         json_decref(items);
         return r;
@@ -257,8 +263,8 @@ static int fetch_all(struct hf_ddb *s, const json_t *keys, json_t *items, struct
         asked = NULL;
         if ((r = hf_ddb_call(s, "BatchGetItem", body, &answer, NULL, err)) < 0)
             break;
-        if (json_array_extend(
-                items, json_object_get(json_object_get(answer, "Responses"), table)) < 0)
+        if (json_array_extend(items, json_object_get(json_object_get(answer, "Responses"), table)) <
+            0)
             r = hf_fail(err, HF_NOMEM, "out of memory");
         asked = json_incref(json_object_get(answer, "UnprocessedKeys"));
         json_decref(answer);

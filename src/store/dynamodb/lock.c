@@ -100,10 +100,14 @@ static const struct {
     {                                                                                              \
         name, offsetof(struct hf_counts, member)                                                   \
     }
-    F(granted, "Granted"),           F(held, "Denied"),
-    F(released, "Released"),         F(release_lost, "ReleaseLost"),
-    F(taken_expired, "TakenStale"),  F(taken_died, "TakenDead"),
-    F(taken_rebooted, "TakenReboot"), F(forced, "ForcedFree"),
+    F(granted, "Granted"),
+    F(held, "Denied"),
+    F(released, "Released"),
+    F(release_lost, "ReleaseLost"),
+    F(taken_expired, "TakenStale"),
+    F(taken_died, "TakenDead"),
+    F(taken_rebooted, "TakenReboot"),
+    F(forced, "ForcedFree"),
     F(lost, "LostLeases"),
 #undef F
 };
@@ -220,7 +224,8 @@ int hf_ddb_load(struct hf_store *store, const char *name, const struct hf_lock_i
     if (ret->grant.held && !is_foreign(item) && !ret->grant.fence && self &&
         hf_lock_id_equal(self, &ret->grant.id))
         ret->grant = (struct hf_grant){0};
-    r = hf_ddb_load_queue(t, self, hf_ddb_has(item, "Rev") ? (int64_t)ret->n_waiters : -1, ret, err);
+    r = hf_ddb_load_queue(t, self, hf_ddb_has(item, "Rev") ? (int64_t)ret->n_waiters : -1, ret,
+                          err);
     return r < 0 ? r : hf_ddb_load_execution(t, ret, err);
 }
 

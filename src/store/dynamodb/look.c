@@ -27,8 +27,8 @@ static json_t *keys_of(const json_t *names)
     for (size_t i = 0; i < json_array_size(names); i++) {
         char pk[HF_DDB_KEY_MAX];
         hf_ddb_lock_pk(hf_ddb_get_text(json_array_get(names, i), "SK"), pk);
-        json_array_append_new(
-            keys, json_pack("{s:{s:s},s:{s:s}}", "PK", "S", pk, "SK", "S", "LOCK"));
+        json_array_append_new(keys,
+                              json_pack("{s:{s:s},s:{s:s}}", "PK", "S", pk, "SK", "S", "LOCK"));
     }
     return keys;
 }

@@ -26,8 +26,8 @@ static int take_block(struct hf_ddb *s, const char *pk, int64_t *ret_high, struc
 }
 
 /* Change the item, if it is still the one that was written. */
-static int update_own(struct hf_ddb *s, const char *pk, const json_t *written, const char *expression,
-                      json_t *values, struct hf_error *err)
+static int update_own(struct hf_ddb *s, const char *pk, const json_t *written,
+                      const char *expression, json_t *values, struct hf_error *err)
 {
     const char *failure = NULL;
     json_t *body = hf_ddb_key(pk, "LOCK"), *answer = NULL;

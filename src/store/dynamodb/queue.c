@@ -21,14 +21,13 @@ static void waiter_sk(const struct hf_lock_id *id, char ret[HF_DDB_KEY_MAX])
 static void read_waiter(const json_t *item, struct hf_waiter *w)
 {
     const char *sk = hf_ddb_get_text(item, "SK");
-    *w = (struct hf_waiter){.priority = (int32_t)hf_ddb_get_int(item, "Priority"),
-                            .ticket = hf_ddb_get_int(item, "Ticket"),
-                            .ttl_ms = hf_ddb_get_int(item, "TtlMs"),
-                            .until_ms = hf_ddb_has(item, "UntilMs")
-                                            ? hf_ddb_get_int(item, "UntilMs")
-                                            : INT64_MAX,
-                            .seen_ms = hf_ddb_get_int(item, "SeenMs"),
-                            .queued_ms = hf_ddb_get_int(item, "QueuedMs")};
+    *w = (struct hf_waiter){
+        .priority = (int32_t)hf_ddb_get_int(item, "Priority"),
+        .ticket = hf_ddb_get_int(item, "Ticket"),
+        .ttl_ms = hf_ddb_get_int(item, "TtlMs"),
+        .until_ms = hf_ddb_has(item, "UntilMs") ? hf_ddb_get_int(item, "UntilMs") : INT64_MAX,
+        .seen_ms = hf_ddb_get_int(item, "SeenMs"),
+        .queued_ms = hf_ddb_get_int(item, "QueuedMs")};
     hf_lock_id_parse(strncmp(sk, "WAITER#", 7) == 0 ? sk + 7 : sk, &w->id);
     hf_ddb_copy_text(item, "Owner", w->owner, sizeof w->owner);
     hf_ddb_copy_text(item, "Note", w->note, sizeof w->note);

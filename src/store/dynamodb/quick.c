@@ -114,9 +114,10 @@ static json_t *acquire_body(const struct hf_ddb_turn *t, const struct hf_request
     set_or_remove(&u, "#owner", ":owner", req->owner);
     set_or_remove(&u, "Note", ":note", req->note);
     set_or_remove(&u, "Bound", ":bound", processes);
-    hf_buf_puts(&u.condition, "attribute_not_exists(LockID) AND Fence < FenceLimit AND WaiterCount ="
-                              " :none AND size(EventLog) < :full AND NOT contains(EndedIds, :released)"
-                              " AND NOT contains(EndedIds, :lost)");
+    hf_buf_puts(&u.condition,
+                "attribute_not_exists(LockID) AND Fence < FenceLimit AND WaiterCount ="
+                " :none AND size(EventLog) < :full AND NOT contains(EndedIds, :released)"
+                " AND NOT contains(EndedIds, :lost)");
     return body_of(&u, req->name, true);
 }
 
@@ -147,8 +148,9 @@ static void require_own(struct update *u, const struct hf_ddb_turn *t, const str
 {
     set_id(u, ":id", "", id);
     hf_ddb_set_int(u->values, ":now", t->now_ms);
-    hf_buf_puts(&u->condition, "LockID = :id AND ExpiresMs > :now AND attribute_not_exists(Offered)"
-                               " AND attribute_not_exists(ExecutionId) AND attribute_exists(Fence)");
+    hf_buf_puts(&u->condition,
+                "LockID = :id AND ExpiresMs > :now AND attribute_not_exists(Offered)"
+                " AND attribute_not_exists(ExecutionId) AND attribute_exists(Fence)");
     if (req->fence) {
         hf_ddb_set_int(u->values, ":fence", req->fence);
         hf_buf_puts(&u->condition, " AND Fence = :fence");
@@ -187,8 +189,9 @@ static json_t *release_body(const struct hf_ddb_turn *t, const struct hf_request
     hf_ddb_set(u.names, "#ttl", json_string("TTL"));
     hf_buf_puts(&u.condition, " AND WaiterCount = :none AND attribute_not_exists(ParkedRuns) AND"
                               " size(EventLog) < :full");
-    hf_buf_puts(&u.set, "ExpiresAt = :free, Rev = Rev + :one, Released = Released + :one, EndedIds ="
-                        " list_append(:ended, EndedIds), EventLog = list_append(EventLog, :event)");
+    hf_buf_puts(&u.set,
+                "ExpiresAt = :free, Rev = Rev + :one, Released = Released + :one, EndedIds ="
+                " list_append(:ended, EndedIds), EventLog = list_append(EventLog, :event)");
     hf_buf_puts(&u.remove, "LockID, #ttl, ExpiresMs, Note, Bound, TookOver");
     return body_of(&u, req->name, false);
 }

@@ -83,7 +83,8 @@ static int remove_in(struct hf_ddb_turn *t, const char *flow, const json_t *poin
         return r < 0 ? r : 0;
     if ((r = forget_key(t, flow, &x, err)) < 0 ||
         (r = hf_ddb_turn_delete(t, flow, sk, HF_DDB_BLINDLY, err)) < 0 ||
-        (r = hf_ddb_turn_delete(t, flow, hf_ddb_get_text(pointer, "SK"), HF_DDB_BLINDLY, err)) < 0 ||
+        (r = hf_ddb_turn_delete(t, flow, hf_ddb_get_text(pointer, "SK"), HF_DDB_BLINDLY, err)) <
+            0 ||
         (r = hf_ddb_turn_delete(t, pk, "INPUT", HF_DDB_BLINDLY, err)) < 0 ||
         (r = hf_ddb_turn_delete(t, pk, "OUTPUT", HF_DDB_BLINDLY, err)) < 0 ||
         (r = hf_ddb_turn_delete(t, pk, "RUN", HF_DDB_IF_SAME, err)) < 0)

@@ -56,11 +56,11 @@ int hf_ddb_make_ready(struct hf_ddb *s, struct hf_error *err)
 
 static int create(struct hf_ddb *s, struct hf_error *err)
 {
-    json_t *body = json_pack(
-        "{s:[{s:s,s:s},{s:s,s:s}],s:[{s:s,s:s},{s:s,s:s}],s:s}", "AttributeDefinitions",
-        "AttributeName", "PK", "AttributeType", "S", "AttributeName", "SK", "AttributeType", "S",
-        "KeySchema", "AttributeName", "PK", "KeyType", "HASH", "AttributeName", "SK", "KeyType",
-        "RANGE", "BillingMode", "PAY_PER_REQUEST");
+    json_t *body =
+        json_pack("{s:[{s:s,s:s},{s:s,s:s}],s:[{s:s,s:s},{s:s,s:s}],s:s}", "AttributeDefinitions",
+                  "AttributeName", "PK", "AttributeType", "S", "AttributeName", "SK",
+                  "AttributeType", "S", "KeySchema", "AttributeName", "PK", "KeyType", "HASH",
+                  "AttributeName", "SK", "KeyType", "RANGE", "BillingMode", "PAY_PER_REQUEST");
     json_t *answer = NULL;
     const char *failure = NULL;
     int r = hf_dynamo_call(s->d, "CreateTable", body, &answer, &failure, err);
@@ -109,8 +109,8 @@ static int wait_until_active(struct hf_ddb *s, struct hf_error *err)
 /* Only for tidiness: an emulator may not have it, and on a table that has it, it is refused. */
 static int enable_ttl(struct hf_ddb *s, struct hf_error *err)
 {
-    json_t *body = json_pack("{s:{s:s,s:b}}", "TimeToLiveSpecification", "AttributeName", "TTL",
-                             "Enabled", 1);
+    json_t *body =
+        json_pack("{s:{s:s,s:b}}", "TimeToLiveSpecification", "AttributeName", "TTL", "Enabled", 1);
     json_t *answer = NULL;
     const char *failure = NULL;
     int r = hf_dynamo_call(s->d, "UpdateTimeToLive", body, &answer, &failure, err);

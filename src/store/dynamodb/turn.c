@@ -9,8 +9,8 @@
 
 struct hf_ddb_slot {
     char *pk, *sk;
-    json_t *old;             /* as it was read; NULL: there was none */
-    json_t *now;             /* as it is to be; NULL: it is to be gone */
+    json_t *old; /* as it was read; NULL: there was none */
+    json_t *now; /* as it is to be; NULL: it is to be gone */
     bool is_read, is_written;
     enum hf_ddb_how how;
 };
@@ -234,8 +234,7 @@ static void set_condition(json_t *body, const struct hf_ddb_slot *slot)
         add_condition(&condition, values, slot->old, "LockID");
         add_condition(&condition, values, slot->old, "ExpiresAt");
     }
-    hf_ddb_set(body, "ConditionExpression",
-               condition.failed ? NULL : json_string(condition.data));
+    hf_ddb_set(body, "ConditionExpression", condition.failed ? NULL : json_string(condition.data));
     if (json_object_size(values))
         hf_ddb_set(body, "ExpressionAttributeValues", values);
     else
@@ -315,11 +314,13 @@ static int commit_many(struct hf_ddb_turn *t, struct hf_error *err)
     const char *failure = NULL;
     json_t *answer = NULL;
     if (hf_ddb_turn_size(t) > TRANSACTION_MAX)
-        return hf_fail(err, HF_INTERNAL, "more items would have to change at once than DynamoDB can");
+        return hf_fail(err, HF_INTERNAL,
+                       "more items would have to change at once than DynamoDB can");
     int r = hf_ddb_call(t->s, "TransactWriteItems", transaction_of(t), &answer, &failure, err);
     if (r >= 0 && failure)
-        r = is_conflict(answer) ? HF_DDB_CONFLICT
-                                : hf_dynamo_fail(t->s->d, "TransactWriteItems", failure, answer, err);
+        r = is_conflict(answer)
+                ? HF_DDB_CONFLICT
+                : hf_dynamo_fail(t->s->d, "TransactWriteItems", failure, answer, err);
     json_decref(answer);
     return r;
 }
@@ -335,10 +336,11 @@ static int commit_plainly(struct hf_ddb_turn *t, struct hf_error *err)
         if (!slot->is_written)
             continue;
         if (slot->how == HF_DDB_IF_SAME && !is_lock && !is_fence)
-            return hf_fail(err, HF_UNSUPPORTED,
-                           "UNSUPPORTED: %s has no TransactWriteItems, which waiting and executions "
-                           "need; it keeps plain locks only",
-                           hf_dynamo_endpoint(t->s->d));
+            return hf_fail(
+                err, HF_UNSUPPORTED,
+                "UNSUPPORTED: %s has no TransactWriteItems, which waiting and executions "
+                "need; it keeps plain locks only",
+                hf_dynamo_endpoint(t->s->d));
         lock = is_lock ? slot : lock;
         fence = is_fence ? slot : fence;
     }
@@ -347,14 +349,14 @@ static int commit_plainly(struct hf_ddb_turn *t, struct hf_error *err)
             r = commit_one(t, &t->slots[i], err);
     if (r < 0 || !lock)
         return r;
-    int64_t given = hf_ddb_get_int(lock->now, "Fence"), first = hf_ddb_get_int(fence ? fence->old : NULL, "High");
+    int64_t given = hf_ddb_get_int(lock->now, "Fence"),
+            first = hf_ddb_get_int(fence ? fence->old : NULL, "High");
     if (fence) {
         json_object_del(lock->now, "Fence");
         json_object_del(lock->now, "FenceLimit");
     }
     r = commit_one(t, lock, err);
-    return r < 0 || !fence ? r
-                           : hf_ddb_give_block(t->s, lock->pk, lock->now, first, given, err);
+    return r < 0 || !fence ? r : hf_ddb_give_block(t->s, lock->pk, lock->now, first, given, err);
 }
 
 /* A blind delete of what this turn made itself need not be sent. */
