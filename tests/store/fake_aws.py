@@ -15,6 +15,7 @@ import hmac
 import http.server
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -165,7 +166,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class FakeAws:
     region = "eu-west-1"
 
-    def __init__(self, host="127.0.0.1", port=0):
+    def __init__(self, host="127.0.0.1", port=0, certificate=None):
         self.keys, self.expired = {}, set()
         self.offset_s = 0
         self.script, self.otherwise = [], (200, {})
@@ -179,6 +180,11 @@ class FakeAws:
         self.server.daemon_threads = True
         self.server.block_on_close = False
         self.url = f"http://{host}:{self.server.server_port}"
+        if certificate:  # with its key in the same file
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            self.url = f"https://{host}:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
 
     def now(self):

@@ -130,6 +130,22 @@ def test_the_endpoint_may_come_from_the_environment(aws, tmp_path):
         c.ok()
 
 
+def test_certificates_are_checked(tmp_path):
+    pem = tmp_path / "pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "key", "-out", pem, "-days", "2",
+                    "-subj", "/CN=fake", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    with open(tmp_path / "both", "w") as both:
+        both.write((tmp_path / "key").read_text() + pem.read_text())
+    with FakeAws(certificate=tmp_path / "both") as aws:
+        aws.keys["AKIDEXAMPLE"] = (SECRET, None)
+        keys = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": SECRET}
+        with Client(aws, tmp_path, AWS_CA_BUNDLE=pem, **keys) as c:
+            c.ok("UpdateItem")
+        with Client(aws, tmp_path, **keys) as c:
+            c.fails("STORE_UNAVAILABLE", "UpdateItem")
+        assert len(aws.calls) == 1
+
+
 # ---- what is answered
 
 

@@ -7,7 +7,13 @@
 #include "id.h"
 #include "transport.h"
 
-enum { TRY_MS = 5000, CALL_MS = 15000, PAUSE_MS = 25, PAUSE_MAX_MS = 2000 };
+enum {
+    TRY_MS = 5000,
+    CALL_MS = 15000,
+    PAUSE_MS = 25,
+    PAUSE_MAX_MS = 2000,
+    KNOWN_MS = 15 * 60 * 1000 /* after so long without an answer the bounds are too wide */
+};
 
 /* ---- what is sent --------------------------------------------------------------------------- */
 
@@ -333,8 +339,10 @@ int hf_dynamo_call(struct hf_dynamo *d, const char *action, json_t *body, json_t
 
 bool hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms)
 {
+    int64_t now = hf_clock_boot_ms();
     pthread_mutex_lock(&d->mutex);
-    bool known = hf_dynamo_clock_read(&d->clock, hf_clock_boot_ms(), ret_early_ms, ret_late_ms);
+    bool known = now - d->clock.learnt_at_ms < KNOWN_MS &&
+                 hf_dynamo_clock_read(&d->clock, now, ret_early_ms, ret_late_ms);
     pthread_mutex_unlock(&d->mutex);
     return known;
 }
