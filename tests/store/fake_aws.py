@@ -26,6 +26,7 @@ Call = collections.namedtuple("Call", "action body key outcome connection")
 SKEW_S = 300
 DROP = "drop"    # read the call, and close the connection without an answer
 STALL = "stall"  # read the call, and say nothing
+CLOSE = "close"  # answer it, and close the connection without saying so
 
 
 def failure(name, status=400, **more):
@@ -107,6 +108,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.aws.connections += 1
             self.connection_number = self.aws.connections
 
+    def finish(self):
+        super().finish()
+        self.connection.close()
+        with self.aws.lock:
+            self.aws.closed += 1
+
     def log_message(self, *_):
         pass
 
@@ -157,10 +164,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.aws.calls.append(Call(action, json.loads(self.body), key, outcome, self.connection_number))
         if outcome == STALL:
             self.aws.ended.wait()
-        if outcome in (DROP, STALL):
-            self.close_connection = True
-            return
-        self.answer(*outcome)
+        self.close_connection |= outcome in (DROP, STALL, CLOSE)
+        if outcome not in (DROP, STALL):
+            self.answer(*((200, {}) if outcome == CLOSE else outcome))
 
 
 class FakeAws:
@@ -172,7 +178,7 @@ class FakeAws:
         self.script, self.otherwise = [], (200, {})
         self.calls, self.requests = [], []
         self.paths, self.sts = {}, None  # GET and PUT by the beginning of their path; POST of a form
-        self.connections = 0
+        self.connections = self.closed = 0
         self.lock = threading.Lock()
         self.ended = threading.Event()
         handler = type("HandlerOfThis", (Handler,), {"aws": self})

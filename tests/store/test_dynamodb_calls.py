@@ -8,7 +8,7 @@ import pytest
 
 from conftest import PATIENCE_S, built, poll
 from dynamodb_client import FAKETIME, Client
-from fake_aws import DROP, STALL, FakeAws, broken, condition, failure, throttled
+from fake_aws import CLOSE, DROP, STALL, FakeAws, broken, condition, failure, throttled
 from servers import free_port
 
 SECRET, SESSION = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "AQoDYXdzEPT//////////wEXAMPLE+session=="
@@ -218,6 +218,15 @@ def test_a_lost_reply_is_unknown_and_nothing_is_sent_twice(aws, client, kept):
     aws.script = [DROP]
     c.ok("GetItem")
     assert len(aws.calls) == before + 3
+
+
+def test_a_connection_that_was_closed_meanwhile_is_replaced(aws, client):
+    c = client()
+    aws.script = [CLOSE]
+    c.ok()
+    poll(lambda: aws.closed == 1)
+    c.ok("UpdateItem")
+    assert [call.connection for call in aws.calls] == [1, 2]
 
 
 def test_nobody_there(aws, tmp_path):

@@ -238,6 +238,7 @@ static int send_once(struct call *c, const struct hf_dynamo_keys *keys, struct h
     struct hf_dynamo_request q = {.action = c->action,
                                   .body = &c->body,
                                   .keys = keys,
+                                  .changes = !c->reads,
                                   .timeout_ms = left < 1        ? 1
                                                 : left < TRY_MS ? left
                                                                 : TRY_MS};
@@ -360,7 +361,10 @@ int hf_dynamo_learn_time(struct hf_dynamo *d, struct hf_error *err)
     hf_buf_clear(&reply.body);
     if (hf_dynamo_time(d, &early, &late))
         return 0;
-    return r < 0 ? r
-                 : hf_fail(err, HF_UNAVAILABLE, "%s does not say what time it is (no Date)",
-                           d->endpoint);
+    if (r < 0) {
+        if (err)
+            err->code = -HF_UNAVAILABLE;
+        return -HF_UNAVAILABLE;
+    }
+    return hf_fail(err, HF_UNAVAILABLE, "%s does not say what time it is (no Date)", d->endpoint);
 }

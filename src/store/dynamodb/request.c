@@ -175,15 +175,15 @@ static void set_up(struct hf_dynamo *d, CURL *easy, const struct hf_dynamo_reque
     }
 }
 
-static int fail(struct hf_dynamo *d, const struct exchange *x, CURLcode code, struct hf_error *err)
+static int fail(struct hf_dynamo *d, const struct hf_dynamo_request *q, const struct exchange *x,
+                CURLcode code, struct hf_error *err)
 {
+    const char *why = code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
+                                                        : d->curl->easy_strerror(code);
     if (!x->sent)
-        return hf_fail(err, HF_UNAVAILABLE, "can't reach DynamoDB at %s: %s", d->endpoint,
-                       d->curl->easy_strerror(code));
-    return hf_fail(err, HF_UNKNOWN, "no answer from DynamoDB at %s: %s; it may or may not be done",
-                   d->endpoint,
-                   code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
-                                                     : d->curl->easy_strerror(code));
+        return hf_fail(err, HF_UNAVAILABLE, "can't reach DynamoDB at %s: %s", d->endpoint, why);
+    return hf_fail(err, HF_UNKNOWN, "no answer from DynamoDB at %s: %s%s", d->endpoint, why,
+                   q->changes ? "; it may or may not be done" : "");
 }
 
 static void learn(struct hf_dynamo *d, const struct hf_dynamo_sample *sample)
@@ -211,7 +211,7 @@ int hf_dynamo_send(struct hf_dynamo *d, const struct hf_dynamo_request *q,
         d->curl->easy_setopt(easy, CURLOPT_HTTPHEADER, NULL);
         learn(d, &x.sample);
         if (code != CURLE_OK)
-            r = fail(d, &x, code, err);
+            r = fail(d, q, &x, code, err);
     }
     d->curl->slist_free_all(headers);
     if (easy)

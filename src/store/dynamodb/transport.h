@@ -184,6 +184,7 @@ struct hf_dynamo_request {
     const struct hf_buf *body;
     const struct hf_dynamo_keys *keys;
     int64_t timeout_ms;
+    bool changes; /* so that it matters whether it was done */
 };
 
 struct hf_dynamo_reply {
