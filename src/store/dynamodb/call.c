@@ -32,17 +32,23 @@ static bool only_reads(const char *action)
     return false;
 }
 
+static void name_table(struct hf_dynamo *d, json_t *in)
+{
+    json_object_set_new(in, "TableName", json_string(d->table));
+}
+
+/* A transaction names it in each of its parts: {"TransactItems": [{"Put": {...}}, ...]}. */
 static void set_table(struct hf_dynamo *d, const char *action, json_t *body)
 {
-    json_t *items = json_object_get(body, "TransactItems"), *item, *part;
-    const char *key;
-    size_t i;
+    const json_t *items = json_object_get(body, "TransactItems");
     if (begins(action, "Batch") || begins(action, "List") || begins(action, "DescribeEndpoints"))
         return;
     if (!items)
-        json_object_set_new(body, "TableName", json_string(d->table));
-    json_array_foreach(items, i, item) json_object_foreach(item, key, part)
-        json_object_set_new(part, "TableName", json_string(d->table));
+        name_table(d, body);
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        json_t *item = json_array_get(items, i);
+        name_table(d, json_object_iter_value(json_object_iter(item)));
+    }
 }
 
 static int add_json(const char *bytes, size_t n, void *arg)
