@@ -326,7 +326,7 @@ static int try_once(struct call *c, json_t **ret, const char **ret_failure, stru
 int hf_dynamo_call(struct hf_dynamo *d, const char *action, json_t *body, json_t **ret,
                    const char **ret_failure, struct hf_error *err)
 {
-    struct hf_error ignored;
+    struct hf_error ignored = {0};
     struct call c = {.d = d,
                      .action = action,
                      .body = HF_BUF(HF_DYNAMO_BODY_MAX),
