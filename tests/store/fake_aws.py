@@ -15,6 +15,7 @@ import hmac
 import http.server
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -25,6 +26,7 @@ Call = collections.namedtuple("Call", "action body key outcome connection")
 SKEW_S = 300
 DROP = "drop"    # read the call, and close the connection without an answer
 STALL = "stall"  # read the call, and say nothing
+CLOSE = "close"  # answer it, and close the connection without saying so
 
 
 def failure(name, status=400, **more):
@@ -106,6 +108,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.aws.connections += 1
             self.connection_number = self.aws.connections
 
+    def finish(self):
+        super().finish()
+        self.connection.close()
+        with self.aws.lock:
+            self.aws.closed += 1
+
     def log_message(self, *_):
         pass
 
@@ -156,22 +164,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.aws.calls.append(Call(action, json.loads(self.body), key, outcome, self.connection_number))
         if outcome == STALL:
             self.aws.ended.wait()
-        if outcome in (DROP, STALL):
-            self.close_connection = True
-            return
-        self.answer(*outcome)
+        self.close_connection |= outcome in (DROP, STALL, CLOSE)
+        if outcome not in (DROP, STALL):
+            self.answer(*((200, {}) if outcome == CLOSE else outcome))
 
 
 class FakeAws:
     region = "eu-west-1"
 
-    def __init__(self, host="127.0.0.1", port=0):
+    def __init__(self, host="127.0.0.1", port=0, certificate=None):
         self.keys, self.expired = {}, set()
         self.offset_s = 0
         self.script, self.otherwise = [], (200, {})
         self.calls, self.requests = [], []
         self.paths, self.sts = {}, None  # GET and PUT by the beginning of their path; POST of a form
-        self.connections = 0
+        self.connections = self.closed = 0
         self.lock = threading.Lock()
         self.ended = threading.Event()
         handler = type("HandlerOfThis", (Handler,), {"aws": self})
@@ -179,6 +186,11 @@ class FakeAws:
         self.server.daemon_threads = True
         self.server.block_on_close = False
         self.url = f"http://{host}:{self.server.server_port}"
+        if certificate:  # with its key in the same file
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            self.url = f"https://{host}:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
 
     def now(self):

@@ -7,7 +7,13 @@
 #include "id.h"
 #include "transport.h"
 
-enum { TRY_MS = 5000, CALL_MS = 15000, PAUSE_MS = 25, PAUSE_MAX_MS = 2000 };
+enum {
+    TRY_MS = 5000,
+    CALL_MS = 15000,
+    PAUSE_MS = 25,
+    PAUSE_MAX_MS = 2000,
+    KNOWN_MS = 15 * 60 * 1000 /* after so long without an answer the bounds are too wide */
+};
 
 /* ---- what is sent --------------------------------------------------------------------------- */
 
@@ -26,17 +32,23 @@ static bool only_reads(const char *action)
     return false;
 }
 
+static void name_table(struct hf_dynamo *d, json_t *in)
+{
+    json_object_set_new(in, "TableName", json_string(d->table));
+}
+
+/* A transaction names it in each of its parts: {"TransactItems": [{"Put": {...}}, ...]}. */
 static void set_table(struct hf_dynamo *d, const char *action, json_t *body)
 {
-    json_t *items = json_object_get(body, "TransactItems"), *item, *part;
-    const char *key;
-    size_t i;
+    const json_t *items = json_object_get(body, "TransactItems");
     if (begins(action, "Batch") || begins(action, "List") || begins(action, "DescribeEndpoints"))
         return;
     if (!items)
-        json_object_set_new(body, "TableName", json_string(d->table));
-    json_array_foreach(items, i, item) json_object_foreach(item, key, part)
-        json_object_set_new(part, "TableName", json_string(d->table));
+        name_table(d, body);
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        json_t *item = json_array_get(items, i);
+        name_table(d, json_object_iter_value(json_object_iter(item)));
+    }
 }
 
 static int add_json(const char *bytes, size_t n, void *arg)
@@ -232,6 +244,7 @@ static int send_once(struct call *c, const struct hf_dynamo_keys *keys, struct h
     struct hf_dynamo_request q = {.action = c->action,
                                   .body = &c->body,
                                   .keys = keys,
+                                  .changes = !c->reads,
                                   .timeout_ms = left < 1        ? 1
                                                 : left < TRY_MS ? left
                                                                 : TRY_MS};
@@ -313,7 +326,7 @@ static int try_once(struct call *c, json_t **ret, const char **ret_failure, stru
 int hf_dynamo_call(struct hf_dynamo *d, const char *action, json_t *body, json_t **ret,
                    const char **ret_failure, struct hf_error *err)
 {
-    struct hf_error ignored;
+    struct hf_error ignored = {0};
     struct call c = {.d = d,
                      .action = action,
                      .body = HF_BUF(HF_DYNAMO_BODY_MAX),
@@ -333,8 +346,10 @@ int hf_dynamo_call(struct hf_dynamo *d, const char *action, json_t *body, json_t
 
 bool hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms)
 {
+    int64_t now = hf_clock_boot_ms();
     pthread_mutex_lock(&d->mutex);
-    bool known = hf_dynamo_clock_read(&d->clock, hf_clock_boot_ms(), ret_early_ms, ret_late_ms);
+    bool known = now - d->clock.learnt_at_ms < KNOWN_MS &&
+                 hf_dynamo_clock_read(&d->clock, now, ret_early_ms, ret_late_ms);
     pthread_mutex_unlock(&d->mutex);
     return known;
 }
@@ -352,7 +367,10 @@ int hf_dynamo_learn_time(struct hf_dynamo *d, struct hf_error *err)
     hf_buf_clear(&reply.body);
     if (hf_dynamo_time(d, &early, &late))
         return 0;
-    return r < 0 ? r
-                 : hf_fail(err, HF_UNAVAILABLE, "%s does not say what time it is (no Date)",
-                           d->endpoint);
+    if (r < 0) {
+        if (err)
+            err->code = -HF_UNAVAILABLE;
+        return -HF_UNAVAILABLE;
+    }
+    return hf_fail(err, HF_UNAVAILABLE, "%s does not say what time it is (no Date)", d->endpoint);
 }

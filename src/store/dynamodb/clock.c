@@ -34,6 +34,7 @@ void hf_dynamo_clock_learn(struct hf_dynamo_clock *c, const struct hf_dynamo_sam
         c->late_at_ms = s->received_ms;
     }
     c->known = true;
+    c->learnt_at_ms = s->received_ms;
 }
 
 bool hf_dynamo_clock_read(const struct hf_dynamo_clock *c, int64_t boot_ms, int64_t *ret_early_ms,

@@ -48,8 +48,8 @@ int hf_dynamo_fail(struct hf_dynamo *d, const char *action, const char *failure,
 
 /*
  * Bounds of the server's time in ms since 1970, from the Date of its answers, carried on by the boot
- * clock: early <= now <= late, about a second apart. False: nothing was answered yet. That one
- * front end's clock may differ from another's is not in them: see HF_DYNAMO_SKEW_MS.
+ * clock: early <= now <= late, about a second apart. False: nothing was answered yet, or for long. That
+ * one front end's clock may differ from another's is not in them: see HF_DYNAMO_SKEW_MS.
  */
 bool hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms);
 

@@ -47,7 +47,9 @@ static size_t add_bytes(char *bytes, size_t size, size_t n, void *arg)
 static size_t see_header(char *bytes, size_t size, size_t n, void *arg)
 {
     struct hf_dynamo_fetched *answer = arg;
-    hf_dynamo_see_date(bytes, size * n, &answer->date_ms);
+    int64_t date_ms = hf_dynamo_see_date(bytes, size * n);
+    if (date_ms)
+        answer->date_ms = date_ms;
     return size * n;
 }
 

@@ -16,6 +16,8 @@ void hf_dynamo_set_up(const struct hf_curl *c, CURL *easy, bool direct)
     const char *ca_file = getenv("AWS_CA_BUNDLE");
     c->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     c->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    c->easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    c->easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L); /* a proxy has its own Date */
     if (direct)
         c->easy_setopt(easy, CURLOPT_NOPROXY, "*");
     if (ca_file && *ca_file)
@@ -68,22 +70,24 @@ static size_t add_bytes(char *bytes, size_t size, size_t n, void *arg)
     return x->answer->failed ? 0 : size * n;
 }
 
-void hf_dynamo_see_date(const char *line, size_t n, int64_t *ret_ms)
+int64_t hf_dynamo_see_date(const char *line, size_t n)
 {
     char text[64];
     if (n <= 5 || n >= sizeof text || strncasecmp(line, "Date:", 5) != 0)
-        return;
+        return 0;
     memcpy(text, line, n);
     text[n] = '\0';
-    *ret_ms = hf_dynamo_parse_date(text + 5);
+    return hf_dynamo_parse_date(text + 5);
 }
 
 static size_t see_header(char *bytes, size_t size, size_t n, void *arg)
 {
     struct exchange *x = arg;
-    hf_dynamo_see_date(bytes, size * n, &x->sample.date_ms);
-    if (x->sample.date_ms && !x->sample.received_ms)
+    int64_t date_ms = hf_dynamo_see_date(bytes, size * n);
+    if (date_ms) {
+        x->sample.date_ms = date_ms;
         x->sample.received_ms = hf_clock_boot_ms();
+    }
     return size * n;
 }
 
@@ -105,7 +109,10 @@ static int see_sending(void *arg, char *remote, char *local, int remote_port, in
 static int64_t signing_time(struct hf_dynamo *d)
 {
     int64_t early, late;
-    return hf_dynamo_time(d, &early, &late) ? early + (late - early) / 2 : hf_clock_wall_ms();
+    pthread_mutex_lock(&d->mutex);
+    bool known = hf_dynamo_clock_read(&d->clock, hf_clock_boot_ms(), &early, &late);
+    pthread_mutex_unlock(&d->mutex);
+    return known ? early + (late - early) / 2 : hf_clock_wall_ms();
 }
 
 /* False: out of memory. */
@@ -168,15 +175,15 @@ static void set_up(struct hf_dynamo *d, CURL *easy, const struct hf_dynamo_reque
     }
 }
 
-static int fail(struct hf_dynamo *d, const struct exchange *x, CURLcode code, struct hf_error *err)
+static int fail(struct hf_dynamo *d, const struct hf_dynamo_request *q, const struct exchange *x,
+                CURLcode code, struct hf_error *err)
 {
+    const char *why = code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
+                                                        : d->curl->easy_strerror(code);
     if (!x->sent)
-        return hf_fail(err, HF_UNAVAILABLE, "can't reach DynamoDB at %s: %s", d->endpoint,
-                       d->curl->easy_strerror(code));
-    return hf_fail(err, HF_UNKNOWN, "no answer from DynamoDB at %s: %s; it may or may not be done",
-                   d->endpoint,
-                   code == CURLE_ABORTED_BY_CALLBACK ? "the connection was closed"
-                                                     : d->curl->easy_strerror(code));
+        return hf_fail(err, HF_UNAVAILABLE, "can't reach DynamoDB at %s: %s", d->endpoint, why);
+    return hf_fail(err, HF_UNKNOWN, "no answer from DynamoDB at %s: %s%s", d->endpoint, why,
+                   q->changes ? "; it may or may not be done" : "");
 }
 
 static void learn(struct hf_dynamo *d, const struct hf_dynamo_sample *sample)
@@ -204,7 +211,7 @@ int hf_dynamo_send(struct hf_dynamo *d, const struct hf_dynamo_request *q,
         d->curl->easy_setopt(easy, CURLOPT_HTTPHEADER, NULL);
         learn(d, &x.sample);
         if (code != CURLE_OK)
-            r = fail(d, &x, code, err);
+            r = fail(d, q, &x, code, err);
     }
     d->curl->slist_free_all(headers);
     if (easy)

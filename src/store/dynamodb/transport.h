@@ -40,9 +40,11 @@ struct hf_dynamo_clock {
     bool known;
     int64_t early_ms, early_at_ms;
     int64_t late_ms, late_at_ms;
+    int64_t learnt_at_ms; /* the last time that anything was answered */
 };
 
 void hf_dynamo_clock_learn(struct hf_dynamo_clock *clock, const struct hf_dynamo_sample *sample);
+/* At this moment of the boot clock. False: nothing was learnt yet. */
 bool hf_dynamo_clock_read(const struct hf_dynamo_clock *clock, int64_t boot_ms,
                           int64_t *ret_early_ms, int64_t *ret_late_ms);
 
@@ -160,8 +162,8 @@ struct hf_dynamo {
 /* What every request has: no signals, HTTP only, AWS_CA_BUNDLE. `direct`: never through a proxy. */
 void hf_dynamo_set_up(const struct hf_curl *c, CURL *easy, bool direct);
 
-/* Take the time of a header's line, if it is Date. */
-void hf_dynamo_see_date(const char *line, size_t n, int64_t *ret_ms);
+/* The time of a header's line, if it is Date; else 0. */
+int64_t hf_dynamo_see_date(const char *line, size_t n);
 
 /* `scope` as libcurl wants it: "aws:amz:REGION:SERVICE". */
 struct hf_dynamo_signature {
@@ -182,6 +184,7 @@ struct hf_dynamo_request {
     const struct hf_buf *body;
     const struct hf_dynamo_keys *keys;
     int64_t timeout_ms;
+    bool changes; /* so that it matters whether it was done */
 };
 
 struct hf_dynamo_reply {
