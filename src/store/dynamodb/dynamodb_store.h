@@ -261,7 +261,7 @@ int hf_ddb_execution_data(struct hf_store *store, const char *id, enum hf_execut
 
 int hf_ddb_count_turns(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                        struct hf_ask *ask, struct hf_error *err);
-int hf_ddb_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+int hf_ddb_unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
                   struct hf_error *err);
 /* `claimed`, `first`: the one that the request itself is about. */
 int hf_ddb_park(struct hf_ddb_turn *t, const char *claimed, const struct hf_effects *fx,

@@ -164,6 +164,7 @@ static json_t *pointer_to(const struct hf_execution *x)
 {
     json_t *item = hf_ddb_object();
     hf_ddb_set_text(item, "Id", x->id);
+    hf_ddb_set_text(item, "Workflow", x->workflow);
     if (x->to_verify)
         hf_ddb_set_int(item, "ToVerify", 1);
     if (x->concurrency)

@@ -150,28 +150,63 @@ int hf_ddb_count_turns(struct hf_store *store, const struct hf_wanted *wanted, i
 
 /* ---- parking -------------------------------------------------------------------------------- */
 
-int hf_ddb_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+/* What workers take or leave as a whole: see core/turns.c. */
+static bool is_same_kind(const json_t *a, const json_t *b)
+{
+    return strcmp(hf_ddb_get_text(a, "Workflow"), hf_ddb_get_text(b, "Workflow")) == 0 &&
+           hf_ddb_get_int(a, "Concurrency") == hf_ddb_get_int(b, "Concurrency") &&
+           hf_ddb_has(a, "ToVerify") == hf_ddb_has(b, "ToVerify");
+}
+
+/* Of pointers in the order of turns, leave the first of each kind. */
+static void keep_first_of_each(json_t *pointers)
+{
+    for (size_t i = 1; i < json_array_size(pointers);) {
+        size_t j = 0;
+        while (j < i && !is_same_kind(json_array_get(pointers, j), json_array_get(pointers, i)))
+            j++;
+        if (j < i)
+            json_array_remove(pointers, i);
+        else
+            i++;
+    }
+}
+
+/* More kinds than one transaction holds: some of them by lot, so that each has its turn at last. */
+static void keep_some(json_t *pointers)
+{
+    while (json_array_size(pointers) > HF_DDB_AT_ONCE) {
+        uint32_t random;
+        hf_random(&random, sizeof random);
+        json_array_remove(pointers, random % json_array_size(pointers));
+    }
+}
+
+int hf_ddb_unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
                   struct hf_error *err)
 {
     struct hf_ddb_turn *t = hf_ddb_turn_of(store);
-    struct hf_execution x;
     char pk[HF_DDB_KEY_MAX];
-    json_t *items;
-    ret_workflow[0] = '\0';
+    json_t *pointers, *pointer;
+    size_t i;
     hf_ddb_lock_pk(name, pk);
-    struct hf_ddb_range range = {.pk = pk, .from = "PARKED#", .to = "PARKED#~", .limit = 1};
-    int r = hf_ddb_turn_query(t, &range, &items, err);
+    struct hf_ddb_range range = {.pk = pk, .from = "PARKED#", .to = "PARKED#~"};
+    int r = hf_ddb_turn_query(t, &range, &pointers, err);
     if (r < 0)
         return r;
-    if (json_array_size(items)) {
-        r = hf_ddb_turn_run(t, hf_ddb_get_text(json_array_get(items, 0), "Id"), &x, err);
-        if (r > 0) {
-            x.parked = false;
-            memcpy(ret_workflow, x.workflow, sizeof x.workflow);
-            r = hf_ddb_update_run(t, &x, err);
-        }
+    keep_first_of_each(pointers);
+    keep_some(pointers);
+    json_array_foreach(pointers, i, pointer)
+    {
+        struct hf_execution x;
+        if ((r = hf_ddb_turn_run(t, hf_ddb_get_text(pointer, "Id"), &x, err)) < 0)
+            break;
+        x.parked = false;
+        if (r > 0 && (r = hf_ddb_update_run(t, &x, err)) < 0)
+            break;
+        made(arg, x.workflow);
     }
-    json_decref(items);
+    json_decref(pointers);
     return r < 0 ? r : 0;
 }
 
