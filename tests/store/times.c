@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dynamodb/dynamo.h"
 #include "engine_clock.h"
 #include "history.h"
 
@@ -26,6 +27,22 @@ int64_t __wrap_hf_clock_boot_ms(void)
 int64_t __wrap_hf_clock_wall_ms(void)
 {
     return h.real_clock ? __real_hf_clock_wall_ms() : clocks[1];
+}
+
+/*
+ * What DynamoDB's answers say of its time: to the millisecond, and with the margin that the store takes
+ * off for clocks of other front ends made up for.
+ */
+bool __real_hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms);
+bool __wrap_hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms);
+
+bool __wrap_hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms)
+{
+    if (h.real_clock)
+        return __real_hf_dynamo_time(d, ret_early_ms, ret_late_ms);
+    *ret_early_ms = clocks[1] + HF_DYNAMO_SKEW_MS;
+    *ret_late_ms = clocks[1];
+    return true;
 }
 
 void set_clocks(int64_t boot_ms)
