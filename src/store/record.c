@@ -11,8 +11,8 @@
 static enum hf_stale_reason is_dead(void *ctx, const struct hf_processes *bound,
                                     enum hf_alive *ret_alive)
 {
-    (void)ctx;
-    if (strcmp(bound->boot, hf_boot_id()) != 0) {
+    const struct hf_record_world *rw = ctx;
+    if (!rw->ops->is_shared && strcmp(bound->boot, hf_boot_id()) != 0) {
         *ret_alive = HF_DEAD;
         return HF_STALE_REBOOTED;
     }
@@ -29,7 +29,8 @@ static int64_t next_fence(void *ctx)
 struct hf_world hf_record_world_now(struct hf_record_world *rw)
 {
     return (struct hf_world){.now_ms = rw->ops->now_ms(rw->store),
-                             .wall_ms = hf_clock_wall_ms(),
+                             .wall_ms = rw->ops->wall_ms ? rw->ops->wall_ms(rw->store)
+                                                         : hf_clock_wall_ms(),
                              .ctx = rw,
                              .dead = is_dead,
                              .next_fence = next_fence};

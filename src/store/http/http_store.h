@@ -5,7 +5,6 @@
  *   executions.c  what is asked about executions
  *   call.c    one HTTP request: connections, deadlines, the token, problems as errors
  *   wakes.c   waiting: a request that stays open and says when to ask again
- *   curl.c    libcurl, loaded on demand
  *
  * A request whose reply was lost is unknown; the client asks again with the same token.
  */
@@ -84,6 +83,8 @@ int hf_http_due(struct hf_store *store, const struct hf_due *due, struct hf_exec
                 size_t *ret_n, struct hf_error *err);
 int hf_http_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
                      char ret[HF_KEY_MAX + 1], struct hf_error *err);
+int hf_http_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                 int64_t *ret_next_ms, struct hf_error *err);
 
 /* ---- wakes.c -------------------------------------------------------------------------------- */
 

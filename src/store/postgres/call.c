@@ -238,9 +238,32 @@ void hf_pg_prune_sometimes(struct hf_postgres *s, const struct hf_answer *answer
         hf_pg_clear(&result, 1);
 }
 
+/* Given back, and granted to another, who is told at once. True: that may not be on the disk yet. */
+static bool hand_over(struct hf_postgres *s, const struct hf_request *req,
+                      const struct hf_pg_row *row)
+{
+    bool handed =
+        req->op == HF_OP_RELEASE && row->code == 0 && row->lock.held && !hf_pg_has_execution(req);
+    if (handed && row->look[0])
+        hf_pg_wake_near(s, row->look, &row->id);
+    return handed;
+}
+
+/* Wait until what was committed before can't be lost. */
+static int flush(struct hf_postgres *s, struct hf_error *err)
+{
+    struct hf_pg_statement st = {.sql = "SELECT holdfast.flush()", .again = true};
+    PGresult *result;
+    int r = hf_pg_exchange(s, &st, 1, true, &result, NULL, err);
+    if (r >= 0)
+        hf_pg_clear(&result, 1);
+    return r;
+}
+
 /* A row for each call: an answer, or somebody to look at. */
 static int take_results(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n,
-                        PGresult **results, struct hf_buf *ready, struct hf_error *err)
+                        PGresult **results, struct hf_buf *ready, bool *ret_handed,
+                        struct hf_error *err)
 {
     struct hf_pg_row row;
     for (size_t i = 0; i < n; i++) {
@@ -256,6 +279,7 @@ static int take_results(struct hf_postgres *s, struct hf_pg_task **tasks, size_t
             hf_buf_puts(ready, row.ready);
             if (row.queued && !hf_pg_has_execution(tasks[i]->req))
                 hf_pg_note_queued(s->listener, &tasks[i]->id, row.look);
+            *ret_handed |= hand_over(s, tasks[i]->req, &row);
         } else if (!hf_pg_look(&tasks[i]->seen, row.look))
             return hf_fail(err, HF_INTERNAL, "holdfast's function asks again and again who lives");
     }
@@ -268,7 +292,7 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
 {
     struct hf_pg_statement statements[HF_PG_PIPELINE_MAX];
     PGresult *results[HF_PG_PIPELINE_MAX];
-    bool changes = false, durable = false;
+    bool changes = false, durable = false, handed = false;
     struct hf_buf ready = HF_BUF(HF_PG_ALL_READY_MAX);
     size_t i = 0;
     do {
@@ -283,8 +307,10 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
         hf_failpoint(HF_FAIL_AFTER_COMMIT);
     if (r < 0)
         return r;
-    r = take_results(s, tasks, n, results, &ready, err);
+    r = take_results(s, tasks, n, results, &ready, &handed, err);
     hf_pg_clear(results, n);
+    if (r >= 0 && handed)
+        r = flush(s, err);
     hf_pg_wake_idle(s, &ready);
     return r;
 }

@@ -9,7 +9,7 @@
 -- A row that has moved since is followed, and judged again.
 CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
 RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -20,23 +20,24 @@ BEGIN
         UPDATE holdfast.lock AS l
            SET fence = nextval('holdfast.seq'), lock_id = a.lock_id, owner = a.owner, note = a.note, processes = a.processes,
                took = '', ttl_ms = a.ttl_ms, locked_at = now, told_at = now,
-               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
+               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1,
+               tidied = CASE l.granted % 32 WHEN 31 THEN l.fence ELSE l.tidied END
           FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
                WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
-         CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
-         WHERE l.ctid = newest.at AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
-        RETURNING a.i, l.fence, l.name, l.owner
+         CROSS JOIN LATERAL (SELECT m.ctid, m.tidied FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS m
+         WHERE l.ctid = m.ctid AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
+        RETURNING a.i, l.fence, l.name, l.owner, CASE l.granted % 32 WHEN 0 THEN m.tidied END AS since
     ), told AS (
         INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
         SELECT g.fence, now, g.fence, 'acquired', g.name, g.owner, '', '' FROM grants AS g
     )
-    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g;
+    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g WHERE g.since IS NULL OR holdfast.tidy(g.name, g.since, g.fence);
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_many IS 'Take those of many locks that are free and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
 
 CREATE FUNCTION holdfast.release_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_reasons text[])
 RETURNS TABLE (i bigint, released bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();

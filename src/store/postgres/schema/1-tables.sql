@@ -62,15 +62,9 @@ CREATE TABLE holdfast.name (
 COMMENT ON TABLE  holdfast.name      IS 'Every name that was ever asked for: who adds it here adds its row to lock, so that there is only one';
 COMMENT ON COLUMN holdfast.name.name IS 'What is locked';
 
--- Fixed sizes first: they need no padding, and what changes with a grant lies together.
+-- What seldom changes first, and what each release changes last: only what lies between the first and the last
+-- byte that differ is written to the log.
 CREATE TABLE holdfast.lock (
-    fence         bigint  NOT NULL DEFAULT 0,
-    locked_at     timestamptz,
-    locked_until  timestamptz,
-    told_at       timestamptz,
-    ttl_ms        bigint,
-    granted       bigint  NOT NULL DEFAULT 0,
-    released      bigint  NOT NULL DEFAULT 0,
     release_lost  bigint  NOT NULL DEFAULT 0,
     taken_expired bigint  NOT NULL DEFAULT 0,
     taken_died    bigint  NOT NULL DEFAULT 0,
@@ -78,15 +72,23 @@ CREATE TABLE holdfast.lock (
     lost          bigint  NOT NULL DEFAULT 0,
     tickets       bigint  NOT NULL DEFAULT 0,
     waiters       integer NOT NULL DEFAULT 0,
-    offered       boolean NOT NULL DEFAULT false,
     parked        boolean NOT NULL DEFAULT false,
     name          text    NOT NULL COLLATE "C",
-    lock_id       bytea,
     owner         text    COLLATE "C",
     note          text    COLLATE "C",
     processes     text    COLLATE "C",
     took          text    COLLATE "C",
     execution_id  uuid,
+    ttl_ms        bigint,
+    tidied        bigint  NOT NULL DEFAULT 0,
+    fence         bigint  NOT NULL DEFAULT 0,
+    granted       bigint  NOT NULL DEFAULT 0,
+    locked_at     timestamptz,
+    told_at       timestamptz,
+    released      bigint  NOT NULL DEFAULT 0,
+    offered       boolean NOT NULL DEFAULT false,
+    locked_until  timestamptz,
+    lock_id       bytea,
     ended         bytea   NOT NULL DEFAULT '',
     PRIMARY KEY (name, fence)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, vacuum_truncate = false);
@@ -116,6 +118,7 @@ COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were gi
 COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready when it is free';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
+COMMENT ON COLUMN holdfast.lock.tidied        IS 'The fence up to which tidy() has gone over the index, or is about to';
 COMMENT ON COLUMN holdfast.lock.granted       IS 'How often it was granted';
 COMMENT ON COLUMN holdfast.lock.released      IS 'How often it was given back';
 COMMENT ON COLUMN holdfast.lock.release_lost  IS 'How often somebody gave back what was no longer theirs';
@@ -423,7 +426,7 @@ COMMENT ON COLUMN holdfast.answer.waiters         IS 'How many wait';
 COMMENT ON COLUMN holdfast.answer.processes       IS 'The processes that the lease ends with, or empty';
 COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over, as in lock, or empty';
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
-COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says';
+COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says. release: channel of the new holder, which the caller is to tell, being on its machine';
 COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
 COMMENT ON COLUMN holdfast.answer.ready           IS 'Workflows, a line each, of which an execution became ready to be claimed, or may be: after the commit, call wake_idle()';
 COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';

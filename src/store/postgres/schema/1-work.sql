@@ -83,6 +83,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.commit_durably IS 'Take back commit_lazily: something has changed that must not be lost';
 
+-- A transaction that has written something waits for the disk, and so for all that was written before.
+CREATE FUNCTION holdfast.flush() RETURNS void LANGUAGE sql VOLATILE
+AS $$ SELECT pg_logical_emit_message(true, 'holdfast', '') $$;
+COMMENT ON FUNCTION holdfast.flush IS 'In a transaction of its own: what was committed before will not be lost';
+
 -- ---- locking a name's row -------------------------------------------------------------------------
 
 -- 'grant' waits for guards, at most 2 s (then SQLSTATE 55P03); 'change' waits for no guard and allows no
@@ -209,6 +214,19 @@ BEGIN
     RETURN t;
 END $$;
 COMMENT ON FUNCTION holdfast.save IS 'Write the row back, if it differs from what was read. Where the lock has become free, the next one that is parked is made ready';
+
+-- Each grant leaves an entry in the index behind, and who looks for the newest reads the others of its page too.
+-- Who follows such an entry to a row that nobody can see any more marks it, and marked ones are skipped, and
+-- removed where the page would be full. Only those since the last time: beside an idle transaction none can be
+-- marked.
+CREATE FUNCTION holdfast.tidy(p_name text, p_since bigint, p_fence bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    PERFORM count(*) FROM holdfast.lock WHERE name = p_name AND fence >= p_since AND fence < p_fence;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION holdfast.tidy IS 'Let the index of lock forget the grants of a name between two fences. Called after every 32nd of them, by who was granted it';
 
 -- ---- granting and ending --------------------------------------------------------------------------
 
