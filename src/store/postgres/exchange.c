@@ -223,8 +223,8 @@ static enum hf_pg_fate receive(PGconn *pg, struct hf_pg_sending *p, int64_t dead
     return HF_PG_LOST;
 }
 
-/* The answer to what was sent after the commit: whatever it is, the rest is done. */
-static void receive_after(PGconn *pg, struct hf_pg_sending *p, int64_t deadline_ms)
+/* The answer to what was sent after the commit. False: there was none, and it may still come. */
+static bool receive_after(PGconn *pg, struct hf_pg_sending *p, int64_t deadline_ms)
 {
     struct hf_pg_fault fault = {.sqlstate = ""};
     PGresult *result = NULL;
@@ -233,14 +233,17 @@ static void receive_after(PGconn *pg, struct hf_pg_sending *p, int64_t deadline_
         hf_pg_clear(&result, 1);
     else if (fate == HF_PG_REFUSED && p->texts)
         hf_pg_was_misled(p->texts, &fault);
-    /* A connection that was lost is found out by the next one who takes it. */
+    return fate != HF_PG_LOST;
 }
 
-/* `after` (may be NULL): a transaction of its own that follows in the same round trip. */
+/*
+ * `after` (may be NULL): a transaction of its own that follows in the same round trip. Whatever comes
+ * of it, the rest is done; but *ret_usable is false where the connection can't be used any more.
+ */
 static enum hf_pg_fate send_and_receive(PGconn *pg, struct hf_pg_texts *texts,
                                         const struct hf_pg_statement *statements, size_t n,
                                         const struct hf_pg_statement *after, int64_t deadline_ms,
-                                        PGresult **ret, struct hf_pg_fault *fault)
+                                        PGresult **ret, bool *ret_usable, struct hf_pg_fault *fault)
 {
     struct hf_pg_sending p = {.statements = statements, .n = n, .texts = texts};
     enum hf_pg_fate fate = HF_PG_UNSENT; /* without its Sync nothing of it is committed */
@@ -255,8 +258,9 @@ static enum hf_pg_fate send_and_receive(PGconn *pg, struct hf_pg_texts *texts,
     else
         hf_pg_fault_text(fault, hf_pq.PQerrorMessage(pg));
     hf_pg_end_sending(pg, &p);
-    if (after && (fate == HF_PG_DONE || fate == HF_PG_REFUSED))
-        receive_after(pg, &then, deadline_ms);
+    *ret_usable = fate == HF_PG_DONE || fate == HF_PG_REFUSED;
+    if (after && *ret_usable)
+        *ret_usable = receive_after(pg, &then, deadline_ms);
     if (after)
         hf_pg_end_sending(pg, &then);
     if (fate != HF_PG_DONE)
@@ -267,7 +271,8 @@ static enum hf_pg_fate send_and_receive(PGconn *pg, struct hf_pg_texts *texts,
 enum hf_pg_fate hf_pg_send(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
                            int64_t deadline_ms, PGresult **ret, struct hf_pg_fault *fault)
 {
-    return send_and_receive(pg, NULL, statements, n, NULL, deadline_ms, ret, fault);
+    bool usable;
+    return send_and_receive(pg, NULL, statements, n, NULL, deadline_ms, ret, &usable, fault);
 }
 
 enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_ms,
@@ -325,10 +330,11 @@ int hf_pg_exchange_then(struct hf_postgres *s, const struct hf_pg_statement *sta
         int r = hf_pg_take(s, deadline_ms, &c, err);
         if (r < 0)
             return r;
-        enum hf_pg_fate fate =
-            send_and_receive(c->pg, &c->texts, statements, n, after, deadline_ms, ret, fault);
+        bool usable;
+        enum hf_pg_fate fate = send_and_receive(c->pg, &c->texts, statements, n, after, deadline_ms,
+                                                ret, &usable, fault);
         bool misled = fate == HF_PG_REFUSED && hf_pg_was_misled(&c->texts, fault);
-        if (fate == HF_PG_DONE || fate == HF_PG_REFUSED)
+        if (usable)
             hf_pg_give_back(s, c);
         else
             hf_pg_discard(s, c);
