@@ -123,9 +123,7 @@ static double node_slice(void *arg, int64_t for_ns)
 static char *find_script(const struct bench_env *env)
 {
     char *path;
-    const char *slash = strrchr(env->node, '/');
-    int n = slash ? (int)(slash - env->node + 1) : 0;
-    if (asprintf(&path, "%.*sdynamodb-lock-client.js", n, env->node) < 0)
+    if (asprintf(&path, "%s/dynamodb-lock-client.js", env->node) < 0)
         err(1, "asprintf");
     return path;
 }

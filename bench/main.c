@@ -1,5 +1,5 @@
 /*
- * bench [--quick] --holdfast PROGRAM --dir DIR --postgres SCRIPT --dynamodb SCRIPT [--node SCRIPT] [FILTER]:
+ * bench [--quick] --holdfast PROGRAM --dir DIR --postgres SCRIPT --dynamodb SCRIPT [--node DIR] [FILTER]:
  * called by bench/run, which also stops the PostgreSQL that was started here.
  */
 #include <err.h>
@@ -26,6 +26,7 @@ static const struct {
     {"names-file", bench_names_file},
     {"waiters", bench_waiters},
     {"history-sqlite", bench_history_sqlite},
+    {"sqlite-work", bench_sqlite_work},
     {"takeover", bench_takeover},
     {"memory", bench_memory},
     {"http", bench_http},
@@ -38,6 +39,7 @@ static const struct {
     {"pg-names", bench_pg_names, true},
     {"pg-snapshot", bench_pg_snapshot, true},
     {"pg-history", bench_pg_history, true},
+    {"pg-work", bench_pg_work, true},
     {"dynamodb", bench_dynamodb},
 };
 

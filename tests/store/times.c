@@ -87,8 +87,18 @@ void take_engine_clock(void)
 
 static bool is_near(int64_t at_ms) { return llabs(at_ms - h.model->now_ms) < EDGE_MS; }
 
+/* What is wanted now is due from then on, by either clock. */
+static bool is_about_to_fall_due(const struct hf_execution *x)
+{
+    return x->state == HF_PENDING && x->run_at_ms != x->created_at_ms &&
+           is_near(x->run_at_ms - h.model->wall_offset_ms);
+}
+
 static bool is_near_an_edge(void)
 {
+    for (size_t i = 0; i < h.model->n_executions; i++)
+        if (is_about_to_fall_due(&h.model->executions[i].x))
+            return true;
     for (size_t i = 0; i < h.model->n_locks; i++) {
         const struct model_lock *lock = &h.model->locks[i];
         if (lock->rec.grant.held && is_near(lock->rec.grant.expires_ms))
@@ -122,6 +132,13 @@ void pass_time(int64_t ms)
         h.model->now_ms = __real_hf_clock_boot_ms();
     }
     h.model->wall_offset_ms = __real_hf_clock_wall_ms() - h.model->now_ms;
+}
+
+void note_pause(void)
+{
+    int64_t took_ms = h.real_clock ? __real_hf_clock_boot_ms() - h.model->now_ms : 0;
+    if (took_ms > h.paused_ms)
+        h.paused_ms = took_ms;
 }
 
 void give_back_engine_clock(void)
