@@ -272,6 +272,18 @@ def test_scheduled_work_runs_once_each(local, tmp_path):
     assert {x["state"] for x in flows.all("--workflow", "job")} == {"SUCCESS"}
 
 
+def test_what_was_kept_long_enough_is_removed(local):
+    flows = Workflows(local.hf, job={"command": ["true"], "keep-count": 2})
+    local.hf.ok("run", "--once", "K", "other", "--", "true")
+    ids = [local.hf.json("start", "job", "--key", f"k{n}")["id"] for n in range(5)]
+    assert [x["id"] for x in flows.all("--workflow", "job")] == ids[:2:-1]
+    assert local.hf("show", ids[0]).returncode == 65
+    again = local.hf.json("start", "job", "--key", "k0")  # with the execution its key is gone
+    assert again["id"] not in ids and again["state"] == "SUCCESS"
+    assert local.hf.json("start", "job", "--key", "k4")["id"] == ids[4]
+    assert [x["state"] for x in flows.all("--workflow", "other")] == ["SUCCESS"]
+
+
 def test_what_is_more_than_an_item_holds_is_refused(local, tmp_path):
     Workflows(local.hf, job={"command": ["true"]})
     (tmp_path / "big").write_bytes(os.urandom(500 * 1024))

@@ -87,7 +87,9 @@ static int apply_once(struct hf_ddb *s, const struct hf_request *req, struct hf_
         return r;
     hf_ddb_lock_pk(req->name, pk);
     hf_ddb_turn_know(&t, pk, "LOCK", known);
-    r = hf_record_apply(&t.base, &hf_ddb_record_ops, req, 1, answer, err);
+    r = hf_ddb_turn_follow(&t, err);
+    if (r >= 0)
+        r = hf_record_apply(&t.base, &hf_ddb_record_ops, req, 1, answer, err);
     hf_ddb_turn_end(&t);
     return r;
 }

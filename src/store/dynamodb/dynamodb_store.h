@@ -124,6 +124,7 @@ int hf_ddb_fetch_many(struct hf_ddb *s, const json_t *keys, json_t **ret, struct
 
 /* A number that only grows in this process, and by time among all; below 2^53 until 2109. */
 int64_t hf_ddb_stamp(int64_t wall_ms);
+int64_t hf_ddb_stamp_ms(int64_t stamp);
 
 /* ---- turn.c --------------------------------------------------------------------------------- */
 
@@ -142,6 +143,7 @@ struct hf_ddb_turn {
     int64_t now_ms;     /* a lease that ends by then is over: the early bound, less the margin */
     int64_t lasting_ms; /* what is added to a lease's end, so that it is by the late bound */
     int64_t wall_ms;
+    int64_t last_stamp; /* of this name: LastSeq in its item, then what this turn has given */
     struct hf_ddb_slot *slots;
     size_t n_slots, slots_size;
     /* the queue of `name`, once it was read */
@@ -178,6 +180,13 @@ int hf_ddb_turn_delete(struct hf_ddb_turn *t, const char *pk, const char *sk, en
 /* As hf_ddb_query(), with what this turn has written so far. */
 int hf_ddb_turn_query(struct hf_ddb_turn *t, const struct hf_ddb_range *range, json_t **ret,
                       struct hf_error *err);
+/*
+ * Time and stamps of one name only grow, whoever changes it, though two processes may have looked at
+ * the server's clock a second apart. To be called before the turn's time is used.
+ */
+int hf_ddb_turn_follow(struct hf_ddb_turn *t, struct hf_error *err);
+int64_t hf_ddb_turn_stamp(struct hf_ddb_turn *t);
+
 /* How many items are to be written. */
 size_t hf_ddb_turn_size(const struct hf_ddb_turn *t);
 int hf_ddb_turn_commit(struct hf_ddb_turn *t, struct hf_error *err);

@@ -269,7 +269,7 @@ static int insert_run(struct hf_ddb_turn *t, const struct hf_execution *x,
                       const struct hf_request *req, struct hf_error *err)
 {
     char flow[HF_DDB_KEY_MAX], sk[HF_DDB_KEY_MAX], hash[2 * HF_SHA256_LEN + 1];
-    int64_t seq = hf_ddb_stamp(t->wall_ms);
+    int64_t seq = hf_ddb_turn_stamp(t);
     hf_ddb_flow_pk(x->workflow, flow);
     snprintf(sk, sizeof sk, "RUN#%016lld", (long long)seq);
     hash_input(req, hash);

@@ -296,15 +296,18 @@ int hf_ddb_fetch_many(struct hf_ddb *s, const json_t *keys, json_t **ret, struct
 
 /* ---- stamps --------------------------------------------------------------------------------- */
 
+enum { STAMPS_PER_MS = 2048, STAMPS_START = STAMPS_PER_MS / 2 };
+
+int64_t hf_ddb_stamp_ms(int64_t stamp) { return stamp / STAMPS_PER_MS; }
+
 int64_t hf_ddb_stamp(int64_t wall_ms)
 {
-    enum { PER_MS = 2048, START = 1024 };
     static _Atomic int64_t last;
     uint16_t random;
     hf_random(&random, sizeof random); /* two processes in the same millisecond differ */
     int64_t before = atomic_load(&last), stamp;
     do {
-        stamp = wall_ms * PER_MS + random % START;
+        stamp = wall_ms * STAMPS_PER_MS + random % STAMPS_START;
         if (stamp <= before)
             stamp = before + 1;
     } while (!atomic_compare_exchange_weak(&last, &before, stamp));

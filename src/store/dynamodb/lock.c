@@ -309,6 +309,7 @@ static void write_rest(struct hf_ddb_turn *t, const struct hf_record *rec, json_
     hf_ddb_set_int(next, "DeniedEvents", rec->n_denied);
     hf_ddb_set_int(next, "WaiterCount", rec->n_waiters);
     hf_ddb_set_int(next, "Tickets", t->tickets);
+    hf_ddb_set_int(next, "LastSeq", t->last_stamp);
     json_object_del(next, "ParkedRuns");
     if (rec->parked)
         hf_ddb_set_int(next, "ParkedRuns", 1);
@@ -334,13 +335,13 @@ static int write_lock(struct hf_ddb_turn *t, const char *pk, const struct hf_rec
         write_grant(t, item, &rec->grant, next);
     else if (!foreign)
         hf_ddb_set_text(next, "ExpiresAt", HF_DDB_RELEASED_AT);
-    write_rest(t, rec, next);
     if (rec->grant.held) { /* what a quick release leaves to be found out later */
         hf_ddb_set_text(next, "LogOwner", rec->grant.owner);
         hf_ddb_set_int(next, "LogSince", rec->grant.acquired_at_ms);
     }
     if (r >= 0)
         r = hf_ddb_write_log(t, item, next, fx, err);
+    write_rest(t, rec, next);
     if (r < 0) {
         json_decref(next);
         return r;

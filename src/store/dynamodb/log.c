@@ -165,7 +165,7 @@ int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
     }
     for (uint32_t i = 0; i < fx->n_events; i++) {
         all[n + i] = fx->events[i];
-        int64_t seq = hf_ddb_stamp(t->wall_ms), last = n + i ? all[n + i - 1].seq : 0;
+        int64_t seq = hf_ddb_turn_stamp(t), last = n + i ? all[n + i - 1].seq : 0;
         all[n + i].seq = seq > last ? seq : last + 1;
     }
     n += fx->n_events;

@@ -57,7 +57,7 @@ static json_t *write_waiter(const struct hf_waiter *w)
 
 static int add(struct hf_ddb_turn *t, const struct hf_waiter *w, struct hf_error *err)
 {
-    if (t->n_queue == t->queue_size) {
+    if (!t->queue || t->n_queue == t->queue_size) {
         size_t size = 2 * t->queue_size + 8;
         struct hf_waiter *grown = realloc(t->queue, size * sizeof *grown);
         if (!grown)

@@ -50,6 +50,30 @@ void hf_ddb_turn_end(struct hf_ddb_turn *t)
     t->n_slots = t->n_queue = 0;
 }
 
+enum { AHEAD_MAX_MS = 10000 }; /* further ahead than this no honest clock was */
+
+int hf_ddb_turn_follow(struct hf_ddb_turn *t, struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX];
+    const json_t *item;
+    hf_ddb_lock_pk(t->name, pk);
+    int r = hf_ddb_turn_get(t, pk, "LOCK", &item, err);
+    if (r < 0)
+        return r;
+    t->last_stamp = hf_ddb_get_int(item, "LastSeq");
+    int64_t last_ms = hf_ddb_stamp_ms(t->last_stamp);
+    if (last_ms > t->wall_ms && last_ms < t->wall_ms + AHEAD_MAX_MS)
+        t->wall_ms = last_ms;
+    return 0;
+}
+
+int64_t hf_ddb_turn_stamp(struct hf_ddb_turn *t)
+{
+    int64_t stamp = hf_ddb_stamp(t->wall_ms);
+    t->last_stamp = stamp > t->last_stamp ? stamp : t->last_stamp + 1;
+    return t->last_stamp;
+}
+
 /* ---- reading -------------------------------------------------------------------------------- */
 
 static struct hf_ddb_slot *find(struct hf_ddb_turn *t, const char *pk, const char *sk)
