@@ -5,7 +5,6 @@
  *   executions.c  what is asked about executions
  *   call.c    one HTTP request: connections, deadlines, the token, problems as errors
  *   wakes.c   waiting: a request that stays open and says when to ask again
- *   curl.c    libcurl, loaded on demand
  *
  * A request whose reply was lost is unknown; the client asks again with the same token.
  */
