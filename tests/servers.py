@@ -8,10 +8,11 @@
         server.psql("SELECT 1", "mine")
         server.kill(); server.start()            # kill -9, and recovery
 
-From a shell: tests/servers.py postgres PROGRAM ARG... runs the program with every {url} among its
+From a shell: tests/servers.py postgres|etcd PROGRAM ARG... runs the program with every {url} among its
 arguments replaced by that of a new database on a new server.
 """
 import contextlib
+import json
 import os
 import pwd
 import signal
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.parse
+import urllib.request
 
 LIMIT_S = 60  # a start or an end that takes longer never comes
 
@@ -374,16 +376,79 @@ class PgBouncer(Server):
         return make_url(self.port, database, user, None, parameters)
 
 
+# ---- etcd
+
+
+class Etcd(Server):
+    """A member of a cluster; alone unless it is given the others: see etcd_cluster()."""
+
+    def __init__(self, scratch, *options):
+        super().__init__(scratch, "etcd")
+        self.peer_port = free_port()
+        self.members = [self]
+        self.options = options
+
+    def command(self):
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        client = f"http://127.0.0.1:{self.port}"
+        initial = ",".join(f"{m.name}=http://127.0.0.1:{m.peer_port}" for m in self.members)
+        return ["etcd", "--name", self.name, "--data-dir", self.dir, "--listen-client-urls", client,
+                "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                "--initial-cluster", initial, "--initial-cluster-token", self.scratch.path, "--logger", "zap",
+                "--log-level", "warn", *self.options]
+
+    def is_ready(self):
+        """It answers, and there is a leader."""
+        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/health", timeout=5) as answer:
+            return json.load(answer)["health"] == "true"
+        return False
+
+    def ctl(self, *args, **options):
+        return self.run("etcdctl", "--endpoints", f"127.0.0.1:{self.port}", *args, **options)
+
+    def status(self):
+        return json.loads(self.ctl("endpoint", "status", "-w", "json"))[0]["Status"]
+
+    def is_leader(self):
+        status = self.status()
+        return status["leader"] == status["header"]["member_id"]
+
+    def url(self, prefix=""):
+        return etcd_url([self], prefix)
+
+
+def etcd_url(members, prefix=""):
+    return "etcd://" + ",".join(f"127.0.0.1:{m.port}" for m in members) + (f"/{prefix}" if prefix else "")
+
+
+def etcd_cluster(scratch, n=3, *options):
+    """So many members, started."""
+    members = [Etcd(scratch, *options) for _ in range(n)]
+    for member in members:
+        member.members = members
+    for member in members:
+        member.start(ready=False)
+    for member in members:
+        member.wait_until_ready()
+    return members
+
+
 # ---- from a shell
 
 
 def main():
-    if len(sys.argv) < 3 or sys.argv[1] != "postgres":
-        sys.exit("usage: tests/servers.py postgres PROGRAM [ARG...]")
+    if len(sys.argv) < 3 or sys.argv[1] not in ("postgres", "etcd"):
+        sys.exit("usage: tests/servers.py postgres|etcd PROGRAM [ARG...]")
     with Scratch() as scratch:
-        server = Postgres(scratch)
-        server.start()
-        url = server.create_database("scratch")
+        if sys.argv[1] == "etcd":
+            server = Etcd(scratch)
+            server.start()
+            url = server.url("scratch")
+        else:
+            server = Postgres(scratch)
+            server.start()
+            url = server.create_database("scratch")
         done = subprocess.run([arg.replace("{url}", url) for arg in sys.argv[2:]])
         if done.returncode != 0:
             sys.stderr.write(server.log()[-4000:])

@@ -10,6 +10,7 @@ static const struct hf_store_ops *const stores[] = {
     &hf_file_store,
     &hf_postgres_store,
     &hf_http_store,
+    &hf_etcd_store,
 };
 
 enum { N_STORES = sizeof stores / sizeof *stores };

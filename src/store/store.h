@@ -177,5 +177,6 @@ extern const struct hf_store_ops hf_sqlite_store;
 extern const struct hf_store_ops hf_file_store;
 extern const struct hf_store_ops hf_postgres_store;
 extern const struct hf_store_ops hf_http_store;
+extern const struct hf_store_ops hf_etcd_store;
 
 #endif
