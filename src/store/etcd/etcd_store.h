@@ -349,8 +349,8 @@ int hf_etcd_unpark(struct hf_store *store, const char *name, char ret_workflow[H
                    struct hf_error *err);
 int hf_etcd_park(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
                  struct hf_error *err);
-int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
-                    struct hf_error *err);
+int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_ask *ask,
+                    const struct hf_effects *fx, struct hf_error *err);
 int hf_etcd_next_due(struct hf_etcd *s, const struct hf_due *wanted, int64_t *ret,
                      struct hf_error *err);
 

@@ -223,7 +223,7 @@ static int put_output(struct hf_etcd_txn *t, const char *id, const struct hf_req
 int hf_etcd_save_executions(struct hf_etcd_txn *t, const struct hf_ask *ask,
                             const struct hf_effects *fx, struct hf_error *err)
 {
-    int r = fx->replaced_by[0] ? hf_etcd_replace(t, ask->req->name, fx, err) : 0;
+    int r = fx->replaced_by[0] ? hf_etcd_replace(t, ask->req->name, ask, fx, err) : 0;
     for (uint32_t i = 0; r >= 0 && i < fx->n_executions; i++) {
         const struct hf_kept_execution *k = &fx->executions[i];
         r = hf_etcd_write_execution(t, &k->x, err);

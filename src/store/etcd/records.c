@@ -344,7 +344,10 @@ static int renew_lease(struct hf_etcd_txn *t, struct hf_error *err)
     int r = hf_etcd_lease_renew(t->s, t->row.lease, err);
     if (r != -HF_NOT_FOUND)
         return r;
-    t->conflict = true; /* it runs out in this very moment: look again */
+    char key[HF_ETCD_KEY_MAX];
+    hf_etcd_key(t->s, key, "alive/%s", t->row.name);
+    hf_etcd_cache_drop(t->s->cache, key);
+    t->conflict = true; /* it has run out: look again */
     return hf_fail(err, HF_RACED, "the lease has run out");
 }
 

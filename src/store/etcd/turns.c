@@ -15,8 +15,7 @@ enum {
     PRIORITY_LEN = 8,
     RUN_AT_AT = PRIORITY_LEN + 1,
     RUN_AT_LEN = 16,
-    PARK_AT_ONCE = 16, /* each takes four operations, of which a Txn has so many */
-    REPLACE_AT_ONCE = 12
+    CHANGED_AT_ONCE = 10 /* each takes up to eight operations, of which a Txn has so many */
 };
 
 void hf_etcd_format_turn(const struct hf_execution *x, const char *order,
@@ -468,9 +467,10 @@ int hf_etcd_count(struct hf_store *store, const struct hf_wanted *wanted, int64_
 /* ---- changing those of one lock ------------------------------------------------------------- */
 
 struct chosen {
-    char ids[64][HF_UUID_LEN + 1];
+    char ids[CHANGED_AT_ONCE][HF_UUID_LEN + 1];
     size_t n, most;
-    bool to_verify;
+    bool to_verify; /* those that are to be verified as well */
+    bool more;      /* than are changed at once */
 };
 
 static int choose(const char *turn, const char *id, bool to_verify, void *arg)
@@ -479,62 +479,119 @@ static int choose(const char *turn, const char *id, bool to_verify, void *arg)
     (void)turn;
     if (to_verify && !c->to_verify)
         return 0;
-    if (c->n == c->most)
-        return 1;
-    memcpy(c->ids[c->n++], id, HF_UUID_LEN + 1);
-    return 0;
+    c->more = c->n == c->most;
+    if (!c->more)
+        memcpy(c->ids[c->n++], id, HF_UUID_LEN + 1);
+    return c->more;
 }
 
 /* Have them read at once. */
 static int fetch_chosen(struct hf_etcd_txn *t, const struct chosen *c, struct hf_error *err)
 {
-    enum { AT_ONCE = 16 };
-    char keys[AT_ONCE][HF_ETCD_KEY_MAX];
-    const char *of[AT_ONCE];
-    int r = 0;
-    for (size_t i = 0; r >= 0 && i < c->n;) {
-        size_t n = 0;
-        for (; n < AT_ONCE && i < c->n; i++, n++) {
-            hf_etcd_key(t->s, keys[n], "exec/%s", c->ids[i]);
-            of[n] = keys[n];
-        }
-        r = hf_etcd_fetch(t, of, n, err);
+    char keys[CHANGED_AT_ONCE][HF_ETCD_KEY_MAX];
+    const char *of[CHANGED_AT_ONCE];
+    for (size_t i = 0; i < c->n; i++) {
+        hf_etcd_key(t->s, keys[i], "exec/%s", c->ids[i]);
+        of[i] = keys[i];
     }
-    return r;
+    return hf_etcd_fetch(t, of, c->n, err);
+}
+
+/* Park or replace those that are chosen, as the effects say. */
+static int change_chosen(struct hf_etcd_txn *t, const struct chosen *c, bool parks,
+                         const struct hf_effects *fx, struct hf_error *err)
+{
+    struct hf_etcd_stored found;
+    int r = fetch_chosen(t, c, err);
+    for (size_t i = 0; r >= 0 && i < c->n; i++) {
+        if ((r = hf_etcd_read_execution(t, c->ids[i], &found, err)) <= 0)
+            continue;
+        if (parks)
+            found.x.parked = true;
+        else
+            hf_execution_replace(&found.x, fx->replaced_by, fx->replaced_at_ms);
+        r = hf_etcd_write_execution(t, &found.x, err);
+    }
+    return r < 0 ? r : 0;
+}
+
+/* The record as it was when `t` read it, put again, so that nobody misses what is changed here. */
+static int touch_record(struct hf_etcd_txn *t, const struct hf_etcd_txn *like, const char *name,
+                        bool parks, struct hf_error *err)
+{
+    char key[HF_ETCD_KEY_MAX];
+    const struct hf_etcd_kv *kv;
+    hf_etcd_key(t->s, key, "lock/%s", name);
+    int r = hf_etcd_get(t, key, true, &kv, err);
+    if (r < 0 || !kv)
+        return r;
+    hf_etcd_cache_keep(t->s->cache, kv);
+    for (size_t i = 0; i < like->n; i++)
+        if (strcmp(like->of[i].kv.key, key) == 0 && like->of[i].kv.mod != kv->mod)
+            return 1;
+    json_t *object = hf_etcd_parse(kv);
+    if (parks)
+        json_object_set_new(object, "parked", json_integer(1));
+    return hf_etcd_put_json(t, key, object, 0, err);
+}
+
+/*
+ * There are more than one Txn takes: some of them go ahead, in one of their own, and then the whole
+ * change begins anew.
+ */
+static int go_ahead(struct hf_etcd_txn *t, const char *name, const struct chosen *c, bool parks,
+                    const struct hf_effects *fx, struct hf_error *err)
+{
+    struct hf_etcd_txn *first = malloc(sizeof *first);
+    if (!first)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    hf_etcd_txn_init(first, t->s, true);
+    first->guesses = false;
+    int r = touch_record(first, t, name, parks, err);
+    if (r == 0)
+        r = change_chosen(first, c, parks, fx, err);
+    if (r == 0)
+        r = hf_etcd_commit(first, err);
+    bool again = r >= 0 || first->conflict;
+    hf_etcd_txn_clear(first);
+    free(first);
+    if (!again)
+        return r;
+    t->conflict = true;
+    return hf_fail(err, HF_RACED, "there are too many to be changed at once");
 }
 
 int hf_etcd_park(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
                  struct hf_error *err)
 {
-    struct chosen c = {.most = PARK_AT_ONCE, .to_verify = true};
-    struct hf_etcd_stored found;
+    struct chosen c = {.most = CHANGED_AT_ONCE, .to_verify = true};
     int r = each_waiting(t, "ready", name, fx->park_due_ms, choose, &c, err);
-    if (r >= 0)
-        r = fetch_chosen(t, &c, err);
-    for (size_t i = 0; r >= 0 && i < c.n; i++) {
-        if ((r = hf_etcd_read_execution(t, c.ids[i], &found, err)) <= 0)
-            continue;
-        found.x.parked = true;
-        r = hf_etcd_write_execution(t, &found.x, err);
-    }
-    return r < 0 ? r : 0;
+    if (r < 0 || !c.n)
+        return r;
+    return c.more ? go_ahead(t, name, &c, true, fx, err) : change_chosen(t, &c, true, fx, err);
 }
 
-int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
-                    struct hf_error *err)
+/* The one that is told of goes with the whole change. */
+static void leave_out(struct chosen *c, const char *id)
 {
-    struct chosen c = {.most = REPLACE_AT_ONCE};
-    struct hf_etcd_stored found;
-    int r = each_of_lock(t, name, fx->replaced_at_ms, choose, &c, err);
-    if (r >= 0)
-        r = fetch_chosen(t, &c, err);
-    for (size_t i = 0; r >= 0 && i < c.n; i++) {
-        if ((r = hf_etcd_read_execution(t, c.ids[i], &found, err)) <= 0)
-            continue;
-        hf_execution_replace(&found.x, fx->replaced_by, fx->replaced_at_ms);
-        r = hf_etcd_write_execution(t, &found.x, err);
-    }
-    return r < 0 ? r : 0;
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->ids[i], id) == 0)
+            memcpy(c->ids[i], c->ids[--c->n], sizeof c->ids[i]);
+}
+
+int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_ask *ask,
+                    const struct hf_effects *fx, struct hf_error *err)
+{
+    struct chosen c = {.most = CHANGED_AT_ONCE};
+    int r = each_waiting(t, "ready", name, fx->replaced_at_ms, choose, &c, err);
+    if (r >= 0 && !c.more)
+        r = each_waiting(t, "park", name, fx->replaced_at_ms, choose, &c, err);
+    if (r < 0 || !c.n)
+        return r;
+    if (!c.more)
+        return change_chosen(t, &c, false, fx, err);
+    leave_out(&c, ask->waiting_id);
+    return go_ahead(t, name, &c, false, fx, err);
 }
 
 int hf_etcd_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
