@@ -412,7 +412,7 @@ class Etcd(Server):
 
     def is_leader(self):
         status = self.status()
-        return status["leader"] == status["header"]["member_id"]
+        return status.get("leader", 0) == status["header"]["member_id"]
 
     def url(self, prefix=""):
         return etcd_url([self], prefix)

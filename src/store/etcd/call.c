@@ -9,7 +9,8 @@
 enum {
     CONNECT_MS = 1500,
     ANSWER_MS = 4000, /* then another endpoint is asked */
-    TOTAL_MS = 12000,
+    TOTAL_MS = 12000, /* unless ?timeout= says otherwise */
+    TIMEOUT_MIN_MS = 100,
     PAUSE_MS = 50,
     PORT = 2379
 };
@@ -79,7 +80,7 @@ static int take_prefix(struct hf_etcd *s, const char *path, struct hf_error *err
 
 int hf_etcd_parse_url(struct hf_etcd *s, const struct hf_url *url, struct hf_error *err)
 {
-    static const char *const known[] = {"tls", "ca", "cert", "key", NULL};
+    static const char *const known[] = {"tls", "ca", "cert", "key", "timeout", NULL};
     const char *at = url->path;
     int r = hf_url_check_params(url, known, err);
     if (r >= 0)
@@ -90,7 +91,13 @@ int hf_etcd_parse_url(struct hf_etcd *s, const struct hf_url *url, struct hf_err
         r = copy_param(url, "key", s->key, sizeof s->key, err);
     if (r < 0)
         return r;
-    const char *tls_param = hf_url_param(url, "tls");
+    const char *tls_param = hf_url_param(url, "tls"), *timeout = hf_url_param(url, "timeout");
+    s->timeout_ms = TOTAL_MS;
+    if (timeout && (r = hf_parse_duration(timeout, &s->timeout_ms, err)) < 0)
+        return r;
+    if (s->timeout_ms < TIMEOUT_MIN_MS)
+        return hf_fail(err, HF_INVALID, "the store's timeout is shorter than %d ms",
+                       TIMEOUT_MIN_MS);
     bool tls = s->ca[0] || s->cert[0] || (tls_param && strcmp(tls_param, "0") != 0);
     if (strncmp(at, "//", 2) != 0)
         return hf_fail(err, HF_INVALID, "expected etcd://HOST:PORT[,HOST:PORT...][/PREFIX]");
@@ -246,7 +253,8 @@ static void perform(struct hf_etcd *s, CURL *easy, const char *url, const struct
     struct curl_slist *headers;
     hf_etcd_prepare(s, easy, &headers);
     c->easy_setopt(easy, CURLOPT_URL, url);
-    c->easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)ANSWER_MS);
+    c->easy_setopt(easy, CURLOPT_TIMEOUT_MS,
+                   (long)(s->timeout_ms < ANSWER_MS ? s->timeout_ms : ANSWER_MS));
     c->easy_setopt(easy, CURLOPT_WRITEFUNCTION, add_bytes);
     c->easy_setopt(easy, CURLOPT_WRITEDATA, &o->answer);
     if (body) {
@@ -381,7 +389,7 @@ static int call(struct hf_etcd *s, const char *path, const struct hf_buf *body, 
                 json_t **ret, struct hf_error *err)
 {
     struct attempt a = {.path = path, .body = body, .changes = changes};
-    int64_t until_ms = real_ms() + TOTAL_MS;
+    int64_t until_ms = real_ms() + s->timeout_ms;
     for (;;) {
         int r = try_once(s, &a, ret, err);
         if (r != 1)

@@ -74,6 +74,7 @@ struct hf_etcd {
     char prefix[256];
     char user[128], password[256];
     char ca[512], cert[512], key[512];
+    int64_t timeout_ms;
     char caution[200];
     bool has_version;
     pthread_mutex_t mutex; /* guards all below */
