@@ -68,8 +68,10 @@ int hf_etcd_cache_find(struct hf_etcd_cache *cache, const char *key, struct hf_e
 void hf_etcd_cache_keep(struct hf_etcd_cache *cache, const struct hf_etcd_kv *kv)
 {
     struct hf_etcd_kv kept;
-    if (kv->len > VALUE_MAX || !copy(&kept, kv))
+    if (kv->len > VALUE_MAX || !copy(&kept, kv)) {
+        hf_etcd_cache_drop(cache, kv->key);
         return;
+    }
     pthread_mutex_lock(&cache->mutex);
     struct hf_etcd_kv *slot = slot_of(cache, kv->key);
     hf_etcd_kv_clear(slot);

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,6 +138,14 @@ static void give_handle(struct hf_etcd *s, CURL *easy)
         s->curl->easy_cleanup(easy);
 }
 
+/* Whoever is started meanwhile does not get it. */
+static int close_on_exec(void *arg, curl_socket_t fd, curlsocktype purpose)
+{
+    (void)arg, (void)purpose;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return CURL_SOCKOPT_OK;
+}
+
 void hf_etcd_prepare(struct hf_etcd *s, CURL *easy, struct curl_slist **ret_headers)
 {
     const struct hf_curl *c = s->curl;
@@ -155,6 +164,7 @@ void hf_etcd_prepare(struct hf_etcd *s, CURL *easy, struct curl_slist **ret_head
     c->easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     c->easy_setopt(easy, CURLOPT_NOPROXY, "*");
     c->easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
+    c->easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, close_on_exec);
     if (s->ca[0])
         c->easy_setopt(easy, CURLOPT_CAINFO, s->ca);
     if (s->cert[0])

@@ -137,6 +137,7 @@ int hf_etcd_change(struct hf_etcd *s, hf_etcd_change_fn *change, void *arg, stru
         return hf_fail(err, HF_NOMEM, "out of memory");
     do {
         hf_etcd_txn_init(t, s, true);
+        t->tries = patience.tries + patience.unknown;
         r = change(t, arg, err);
         if (r >= 0)
             r = hf_etcd_commit(t, err);
@@ -219,6 +220,7 @@ static int apply_some(struct hf_etcd *s, const struct hf_request *requests, size
         return hf_fail(err, HF_NOMEM, "out of memory");
     do {
         hf_etcd_txn_init(t, s, changes_something(requests, n));
+        t->tries = patience.tries + patience.unknown;
         r = try_once(t, requests, n, answers, err);
         hf_etcd_txn_clear(t);
     } while (r < 0 && may_try_again(&patience, t, r));

@@ -211,6 +211,7 @@ struct hf_etcd_txn {
     struct hf_etcd *s;
     bool writing;
     bool guesses; /* may begin with what the cache has */
+    int tries;    /* before this one: then a key that the cache does not know is read */
     struct hf_etcd_entry *of;
     size_t n, size;
     int64_t revision; /* the newest that was seen */

@@ -11,6 +11,8 @@
 #include "error.h"
 #include "etcd_store.h"
 
+enum { CACHED_TRIES = 8 }; /* then all is read */
+
 void hf_etcd_txn_init(struct hf_etcd_txn *t, struct hf_etcd *s, bool writing)
 {
     uint64_t random;
@@ -124,11 +126,16 @@ int hf_etcd_fetch(struct hf_etcd_txn *t, const char *const *keys, size_t n, stru
     return r;
 }
 
-/* What the cache has; a key that was never seen is taken not to be there. */
+/*
+ * What the cache has. A key that was never seen is taken not to be there, at first: that may have been
+ * why somebody seemed faster. NULL: it must be read.
+ */
 static struct hf_etcd_entry *guess(struct hf_etcd_txn *t, const char *key)
 {
     struct hf_etcd_kv kv;
-    bool known = hf_etcd_cache_find(t->s->cache, key, &kv);
+    bool known = t->tries < CACHED_TRIES && hf_etcd_cache_find(t->s->cache, key, &kv);
+    if (!known && t->tries)
+        return NULL;
     struct hf_etcd_entry *e = add(t, key);
     if (known && e)
         take_read(e, &kv);
