@@ -11,7 +11,7 @@ import pytest
 from conftest import marked_processes, poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite", "postgres", "http")
+pytestmark = pytest.mark.stores("sqlite", "postgres", "http", "etcd")
 
 EXECUTION = ["id", "workflow", "state", "key", "runAt", "priority", "attempt", "fence", "owner", "createdAt",
              "startedAt", "finishedAt", "exitCode", "reason", "retryOf", "duplicate"]

@@ -11,7 +11,7 @@ import pytest
 from conftest import marked_processes, poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite", "postgres", "http")
+pytestmark = pytest.mark.stores("sqlite", "postgres", "http", "etcd")
 
 
 def sh(script, **settings):
