@@ -17,6 +17,7 @@ import os
 import pwd
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -382,25 +383,34 @@ class PgBouncer(Server):
 class Etcd(Server):
     """A member of a cluster; alone unless it is given the others: see etcd_cluster()."""
 
-    def __init__(self, scratch, *options):
+    def __init__(self, scratch, *options, certificate=None):
+        """certificate: (its file, its key's), for TLS."""
         super().__init__(scratch, "etcd")
         self.peer_port = free_port()
+        self.certificate = certificate
         self.members = [self]
         self.options = options
 
     def command(self):
         peer = f"http://127.0.0.1:{self.peer_port}"
-        client = f"http://127.0.0.1:{self.port}"
+        options = list(self.options)
+        client = self.origin()
+        if self.certificate:
+            options += ["--cert-file", self.certificate[0], "--key-file", self.certificate[1]]
         initial = ",".join(f"{m.name}=http://127.0.0.1:{m.peer_port}" for m in self.members)
         return ["etcd", "--name", self.name, "--data-dir", self.dir, "--listen-client-urls", client,
                 "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                 "--initial-cluster", initial, "--initial-cluster-token", self.scratch.path, "--logger", "zap",
-                "--log-level", "warn", *self.options]
+                "--log-level", "warn", *options]
+
+    def origin(self):
+        return f"http{'s' if self.certificate else ''}://127.0.0.1:{self.port}"
 
     def is_ready(self):
         """It answers, and there is a leader."""
         with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/health", timeout=5) as answer:
+                f"{self.origin()}/health", timeout=5,
+                context=ssl._create_unverified_context()) as answer:  # it is ours
             return json.load(answer)["health"] == "true"
         return False
 

@@ -46,43 +46,65 @@ static int copy_param(const struct hf_url *url, const char *name, char *to, size
     return 0;
 }
 
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Percent-decode `n` bytes; that they are well formed the URL's parser has seen. */
+static int decode(const char *from, size_t n, char *to, size_t size, const char *what,
+                  struct hf_error *err)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < n && used + 1 < size; i++) {
+        bool escaped = from[i] == '%' && i + 2 < n && hex_value(from[i + 1]) >= 0;
+        to[used++] =
+            escaped ? (char)(hex_value(from[i + 1]) << 4 | hex_value(from[i + 2])) : from[i];
+        i += escaped ? 2 : 0;
+    }
+    to[used] = '\0';
+    return used + 1 < size
+               ? 0
+               : hf_fail(err, HF_INVALID, "the %s in the store's URL is too long", what);
+}
+
 /* USER:PASSWORD in front of the hosts. */
 static int take_user(struct hf_etcd *s, const char **at, struct hf_error *err)
 {
-    size_t n = strcspn(*at, "/");
-    const char *end = memrchr(*at, '@', n);
+    const char *end = memrchr(*at, '@', strcspn(*at, "/?"));
     if (!end)
         return 0;
     const char *colon = memchr(*at, ':', (size_t)(end - *at));
-    size_t user = (size_t)((colon ? colon : end) - *at);
-    size_t password = colon ? (size_t)(end - colon - 1) : 0;
-    if (!user || user >= sizeof s->user || password >= sizeof s->password)
-        return hf_fail(err, HF_INVALID, "the store's URL has a user or password that is too long");
-    memcpy(s->user, *at, user);
-    memcpy(s->password, colon ? colon + 1 : "", password);
+    const char *user_end = colon ? colon : end;
+    int r = decode(*at, (size_t)(user_end - *at), s->user, sizeof s->user, "user", err);
+    if (r >= 0 && colon)
+        r = decode(colon + 1, (size_t)(end - colon - 1), s->password, sizeof s->password,
+                   "password", err);
     *at = end + 1;
-    return 0;
+    return r;
 }
 
 static int take_prefix(struct hf_etcd *s, const char *path, struct hf_error *err)
 {
     while (*path == '/')
         path++;
-    size_t n = strlen(path);
+    size_t n = strcspn(path, "?");
     while (n && path[n - 1] == '/')
         n--;
-    if (n + 2 > sizeof s->prefix - 64)
-        return hf_fail(err, HF_INVALID, "the prefix in the store's URL is too long");
-    snprintf(s->prefix, sizeof s->prefix, "%.*s/", (int)n, path);
-    if (!n)
-        strcpy(s->prefix, "holdfast/");
-    return 0;
+    strcpy(s->prefix, "holdfast");
+    int r = n ? decode(path, n, s->prefix, sizeof s->prefix - 1, "prefix", err) : 0;
+    if (r >= 0)
+        strcat(s->prefix, "/");
+    return r;
 }
 
 int hf_etcd_parse_url(struct hf_etcd *s, const struct hf_url *url, struct hf_error *err)
 {
     static const char *const known[] = {"tls", "ca", "cert", "key", "timeout", NULL};
-    const char *at = url->path;
+    const char *at = url->whole + strlen(url->scheme) + 1;
     int r = hf_url_check_params(url, known, err);
     if (r >= 0)
         r = copy_param(url, "ca", s->ca, sizeof s->ca, err);
@@ -106,7 +128,7 @@ int hf_etcd_parse_url(struct hf_etcd *s, const struct hf_url *url, struct hf_err
     if ((r = take_user(s, &at, err)) < 0)
         return r;
     for (;;) {
-        size_t n = strcspn(at, ",/");
+        size_t n = strcspn(at, ",/?");
         if ((r = add_endpoint(s, at, n, tls, err)) < 0)
             return r;
         at += n;
@@ -213,7 +235,8 @@ enum verdict { FINAL, AGAIN_ELSEWHERE, LOG_IN, MAYBE_DONE };
 
 static enum verdict judge(long rpc, const char *text)
 {
-    if (rpc == RPC_UNAUTHENTICATED || strstr(text, "invalid auth token"))
+    if (rpc == RPC_UNAUTHENTICATED || strstr(text, "invalid auth token") ||
+        strstr(text, "user name is empty"))
         return LOG_IN;
     if (rpc == RPC_DEADLINE || strstr(text, "timed out") || strstr(text, "context"))
         return MAYBE_DONE;

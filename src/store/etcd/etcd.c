@@ -391,6 +391,7 @@ const struct hf_store_ops hf_etcd_store = {
     .retain = hf_etcd_retain,
     .prune = hf_etcd_prune,
     .idle = hf_etcd_idle,
+    .runners = hf_etcd_runners,
     .init = init,
     .caution = caution,
     .watch = hf_etcd_watch,

@@ -71,7 +71,7 @@ struct hf_etcd {
     char endpoints[HF_ETCD_ENDPOINTS_MAX][280]; /* "http://host:port" */
     size_t n_endpoints;
     _Atomic size_t current; /* the endpoint that is asked first */
-    char prefix[256];
+    char prefix[160];
     char user[128], password[256];
     char ca[512], cert[512], key[512];
     int64_t timeout_ms;
@@ -361,6 +361,9 @@ int hf_etcd_next_due(struct hf_etcd *s, const struct hf_due *wanted, int64_t *re
 int hf_etcd_list(struct hf_store *store, const struct hf_listing *which, hf_status_fn fn, void *arg,
                  struct hf_error *err);
 int hf_etcd_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err);
+
+int hf_etcd_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                    struct hf_error *err);
 
 /* ---- retention.c ---------------------------------------------------------------------------- */
 

@@ -165,3 +165,108 @@ int hf_etcd_totals(struct hf_store *store, struct hf_totals *ret, struct hf_erro
         *ret = sum;
     return r;
 }
+
+/* ---- who runs what -------------------------------------------------------------------------- */
+
+enum { RUNNERS_LOOKED_AT = 60 };
+
+/* The keys of what the values of a page name, to be read at once. */
+static size_t spans_of(struct hf_etcd *s, const struct hf_etcd_page *page,
+                       char (*keys)[HF_ETCD_KEY_MAX], struct hf_etcd_span *spans)
+{
+    size_t n = 0;
+    for (; n < page->n && n < RUNNERS_LOOKED_AT; n++) {
+        hf_etcd_key(s, keys[n], "exec/%.36s", page->of[n].value);
+        spans[n] = (struct hf_etcd_span){.from = keys[n]};
+    }
+    return n;
+}
+
+/* The locks of the executions that were read; what is gone leaves none. */
+static size_t lock_spans_of(struct hf_etcd *s, struct hf_etcd_page *pages, size_t n,
+                            char (*keys)[HF_ETCD_KEY_MAX], struct hf_etcd_span *spans)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct hf_etcd_stored x;
+        if (pages[i].n) {
+            hf_etcd_take_execution(&pages[i].of[0], &x);
+            hf_etcd_key(s, keys[found], "lock/%s", x.x.lock);
+            spans[found] = (struct hf_etcd_span){.from = keys[found]};
+            found++;
+        }
+        hf_etcd_page_clear(&pages[i]);
+    }
+    return found;
+}
+
+static bool is_listed(const struct hf_processes *all, size_t n, const struct hf_processes *one)
+{
+    for (size_t i = 0; i < n; i++)
+        if (all[i].n == one->n && all[i].pid_namespace == one->pid_namespace &&
+            memcmp(all[i].of, one->of, one->n * sizeof one->of[0]) == 0)
+            return true;
+    return false;
+}
+
+/* Those of this boot, each once. */
+static size_t take_runners(struct hf_etcd_page *pages, size_t n, struct hf_record *rec,
+                           struct hf_processes *ret, size_t max)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct hf_etcd_row row = {0};
+        memset(rec, 0, sizeof *rec);
+        if (pages[i].n)
+            hf_etcd_take_record(&pages[i].of[0], true, 0, rec, &row);
+        hf_etcd_page_clear(&pages[i]);
+        const struct hf_processes *bound = &rec->grant.bound;
+        if (found < max && rec->grant.held && rec->grant.execution_id[0] && bound->n &&
+            strcmp(bound->boot, hf_boot_id()) == 0 && !is_listed(ret, found, bound))
+            ret[found++] = *bound;
+    }
+    return found;
+}
+
+struct runners {
+    char keys[RUNNERS_LOOKED_AT][HF_ETCD_KEY_MAX];
+    struct hf_etcd_span spans[RUNNERS_LOOKED_AT];
+    struct hf_etcd_page pages[RUNNERS_LOOKED_AT];
+    struct hf_record rec;
+};
+
+static int find_runners(struct hf_etcd *s, struct runners *w, const struct hf_etcd_page *running,
+                        struct hf_processes *ret, size_t max, size_t *ret_n, struct hf_error *err)
+{
+    size_t n = spans_of(s, running, w->keys, w->spans);
+    int r = n ? hf_etcd_read_all(s, w->spans, n, w->pages, err) : 0;
+    if (r < 0)
+        return r;
+    n = lock_spans_of(s, w->pages, n, w->keys, w->spans);
+    if (n && (r = hf_etcd_read_all(s, w->spans, n, w->pages, err)) < 0)
+        return r;
+    *ret_n = take_runners(w->pages, n, &w->rec, ret, max);
+    return 0;
+}
+
+int hf_etcd_runners(struct hf_store *store, struct hf_processes *ret, size_t max, size_t *ret_n,
+                    struct hf_error *err)
+{
+    struct hf_etcd *s = hf_etcd_of(store);
+    char from[HF_ETCD_KEY_MAX], to[HF_ETCD_KEY_MAX];
+    struct hf_etcd_page running;
+    hf_etcd_key(s, from, "st/RUNNING/");
+    hf_etcd_key(s, to, "st/RUNNING0");
+    struct hf_etcd_span span = {
+        .from = from, .to = to, .limit = RUNNERS_LOOKED_AT, .descending = true};
+    struct runners *w = calloc(1, sizeof *w);
+    if (!w)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    int r = hf_etcd_read(s, &span, &running, err);
+    if (r >= 0) {
+        r = find_runners(s, w, &running, ret, max, ret_n, err);
+        hf_etcd_page_clear(&running);
+    }
+    free(w);
+    return r;
+}
