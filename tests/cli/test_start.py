@@ -25,6 +25,7 @@ def sh(script, **settings):
 # ---- what a command gets and gives --------------------------------------------------------------
 
 
+@pytest.mark.stores("sqlite", "postgres", "http")  # without a warning
 def test_input_output_environment_and_exit_code(hf):
     flows = Workflows(hf, pay=sh("cat; echo to-stderr >&2; env | grep ^HOLDFAST_ | sort; exit 7"))
     done = flows.start("pay", "--key", "evt 1", "--input", "-", input="the input\n")

@@ -89,7 +89,7 @@ def test_user_and_password(scratch, make_holdfast):
     lease = hf.json("acquire", "a")
     elsewhere = make_holdfast(f"etcd://hf:p%40ss%2Fword@{host}/elsewhere")("acquire", "a")
     assert elsewhere.returncode == FORBIDDEN and "read and write on elsewhere/" in elsewhere.stderr
-    held = hf.start("run", "--ttl", "3s", "b", "--", "sleep", "60", stderr=subprocess.DEVNULL)
+    held = hf.start("run", "--ttl", "15s", "b", "--", "sleep", "60", stderr=subprocess.DEVNULL)
     poll(lambda: hf.json("status", "b")["state"] == "held")
     server.restart()  # forgets all tokens
     before = hf.json("status", "b")["expiresAt"]

@@ -61,8 +61,9 @@ static int decode(const char *from, size_t n, char *to, size_t size, const char 
     size_t used = 0;
     for (size_t i = 0; i < n && used + 1 < size; i++) {
         bool escaped = from[i] == '%' && i + 2 < n && hex_value(from[i + 1]) >= 0;
-        to[used++] =
-            escaped ? (char)(hex_value(from[i + 1]) << 4 | hex_value(from[i + 2])) : from[i];
+        to[used++] = from[i];
+        if (escaped)
+            to[used - 1] = (char)(hex_value(from[i + 1]) * 16 + hex_value(from[i + 2]));
         i += escaped ? 2 : 0;
     }
     to[used] = '\0';
@@ -390,6 +391,13 @@ static int after_error(struct hf_etcd *s, struct attempt *a, const struct outcom
     return 1;
 }
 
+/* A stream that has begun well may end with one. */
+static bool is_error(const struct outcome *o)
+{
+    static const char begin[] = "{\"error\":";
+    return o->answer.len > sizeof begin && strncmp(o->answer.data, begin, sizeof begin - 1) == 0;
+}
+
 /* 0 with the answer, 1 to ask again, or a code. */
 static int try_once(struct hf_etcd *s, struct attempt *a, json_t **ret, struct hf_error *err)
 {
@@ -400,7 +408,7 @@ static int try_once(struct hf_etcd *s, struct attempt *a, json_t **ret, struct h
     a->unreached = was_not_sent(o.code) ? a->unreached + 1 : 0;
     if (o.code != CURLE_OK)
         r = after_silence(s, a, o.code, err);
-    else if (o.status != 200)
+    else if (o.status != 200 || is_error(&o))
         r = after_error(s, a, &o, err);
     else if (!(*ret = json_loadb(o.answer.data ? o.answer.data : "", o.answer.len, 0, NULL)))
         r = hf_fail(err, a->changes ? HF_UNKNOWN : HF_UNAVAILABLE, "%s answers what is not JSON",
