@@ -741,7 +741,13 @@ enum hf_op {
 };
 
 /* How an execution ended, where the lease belongs to one. */
-enum hf_outcome { HF_OUTCOME_NONE, HF_OUTCOME_SUCCESS, HF_OUTCOME_FAILED, HF_OUTCOME_ABORTED };
+enum hf_outcome {
+    HF_OUTCOME_NONE,
+    HF_OUTCOME_SUCCESS,
+    HF_OUTCOME_FAILED,
+    HF_OUTCOME_ABORTED,
+    HF_OUTCOME_LOST /* its runner gives it up: `on_lost` decides, as where a lease is lost */
+};
 
 /* One request to the store; unused fields are zero. Strings are the caller's. */
 struct hf_request {

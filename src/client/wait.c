@@ -40,7 +40,8 @@ struct hf_wait {
     struct hf_execution execution; /* of the last answer */
     bool over, queued, watching;   /* queued: there may be something to withdraw */
     bool accepted;                 /* it has stood in the queue, ready to be woken */
-    int64_t trouble_since_ms;      /* since when the store fails; 0: it does not */
+    bool asked_twice;         /* since whoever was ahead was found dead after the first answer */
+    int64_t trouble_since_ms; /* since when the store fails; 0: it does not */
     int64_t trouble_pause_ms;
     struct bed {
         int epoll_fd, timer_fd, wake_fd, ahead_fds[HF_BOUND_MAX]; /* -1: not open */
@@ -240,9 +241,10 @@ static int64_t poll_ms(const struct hf_wait *w, const struct hf_answer *answer)
 static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool dead_ahead)
 {
     int64_t in_ms = poll_ms(w, answer);
-    /* It is ours for the asking, or the next of the dead can be seen. Where somebody is ahead, that
-     * one lives and is concerned first, whoever may be dead in between. */
-    if (dead_ahead && answer->ahead == 0)
+    /* It is ours for the asking, or the next of the dead can be seen. Where somebody is ahead, either
+     * that one died since the answer, or lives and is concerned first, whoever may be dead in between. */
+    w->asked_twice = dead_ahead && answer->ahead > 0 && !w->asked_twice;
+    if (dead_ahead && (answer->ahead == 0 || w->asked_twice))
         in_ms = 1;
     int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
     if (runs_out_ms < in_ms)

@@ -143,22 +143,6 @@ static bool is_retried(const struct hf_execution *x)
            !x->to_verify;
 }
 
-void hf_execution_finish(struct hf_execution *x, const struct hf_request *req, const char *reason,
-                         int64_t wall_ms)
-{
-    if (hf_execution_is_over(x))
-        return;
-    if (req->outcome == HF_OUTCOME_FAILED && !x->spawned)
-        x->spent++; /* its runner does not tell when it starts: it must not fail for ever */
-    if (req->outcome == HF_OUTCOME_FAILED && is_retried(x)) {
-        wait_again(x, reason);
-        x->run_at_ms = wall_ms + hf_execution_backoff_ms(x);
-    } else
-        end(x, state_of(req->outcome), reason, wall_ms);
-    x->has_exit_code = req->has_exit_code;
-    x->exit_code = req->has_exit_code ? req->exit_code : 0;
-}
-
 /* May it be begun again by whoever claims it? */
 static bool is_repeated(const struct hf_execution *x)
 {
@@ -179,6 +163,24 @@ void hf_execution_lose(struct hf_execution *x, const char *reason, int64_t wall_
     }
     x->to_verify = x->spawned && x->on_lost == HF_ON_LOST_VERIFY;
     wait_again(x, reason);
+}
+
+void hf_execution_finish(struct hf_execution *x, const struct hf_request *req, const char *reason,
+                         int64_t wall_ms)
+{
+    if (hf_execution_is_over(x))
+        return;
+    if (req->outcome == HF_OUTCOME_FAILED && !x->spawned)
+        x->spent++; /* its runner does not tell when it starts: it must not fail for ever */
+    if (req->outcome == HF_OUTCOME_LOST)
+        hf_execution_lose(x, reason, wall_ms);
+    else if (req->outcome == HF_OUTCOME_FAILED && is_retried(x)) {
+        wait_again(x, reason);
+        x->run_at_ms = wall_ms + hf_execution_backoff_ms(x);
+    } else
+        end(x, state_of(req->outcome), reason, wall_ms);
+    x->has_exit_code = req->has_exit_code;
+    x->exit_code = req->has_exit_code ? req->exit_code : 0;
 }
 
 /* What may have been done is not forgotten before that was looked into. */
@@ -206,7 +208,8 @@ bool hf_execution_cancel(struct hf_execution *x, int64_t wall_ms)
 
 bool hf_execution_ended_so(const struct hf_execution *x, const struct hf_request *req)
 {
-    bool retried = x->state == HF_PENDING && req->outcome == HF_OUTCOME_FAILED;
+    bool retried = x->state == HF_PENDING &&
+                   (req->outcome == HF_OUTCOME_FAILED || req->outcome == HF_OUTCOME_LOST);
     return req->outcome != HF_OUTCOME_NONE && (retried || x->state == state_of(req->outcome)) &&
            x->has_exit_code == req->has_exit_code &&
            (!x->has_exit_code || x->exit_code == req->exit_code);

@@ -48,8 +48,8 @@ void hf_execution_start(struct hf_execution *x, int64_t fence, const char *owner
 bool hf_execution_spawn(struct hf_execution *x);
 
 /*
- * The end, as its runner tells it; PENDING again where it is to be retried. Nothing happens to one
- * that is over.
+ * The end, as its runner tells it; PENDING again where it is to be retried, or was given up and may be
+ * repeated. Nothing happens to one that is over.
  */
 void hf_execution_finish(struct hf_execution *x, const struct hf_request *req, const char *reason,
                          int64_t wall_ms);

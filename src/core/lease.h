@@ -99,7 +99,7 @@ struct hf_record {
     uint32_t n_denied;
     struct hf_counts counts;
     struct hf_execution execution; /* that the grant has; its id is empty where there is none */
-    bool parked; /* PENDING executions may be parked here: made ready one by one, in their order */
+    bool parked; /* PENDING executions may be parked here: made ready when it is free, in order */
     /* The queue: its head in order, the asker's own entry wherever it stands, how many in all. */
     struct hf_waiter head[HF_WINDOW];
     uint32_t n_head;
@@ -145,8 +145,9 @@ struct hf_effects {
      * others are kept. */
     char replaced_by[HF_UUID_LEN + 1];
     int64_t replaced_at_ms; /* who is due at this time is replaceable */
-    /* The first of those that are parked is made ready; rec->parked becomes false where there is
-     * none. After all else was kept. */
+    /* Of those that are parked, the first of each workflow is made ready (of each `concurrency` and
+     * to_verify that it has, where these differ); rec->parked becomes false where there is none. After
+     * all else was kept. */
     bool unpark;
     /* Not 0: so are parked, in their order, as many as HF_PARKED_AT_ONCE others of the lock that are
      * ready and due at this time. When the executions above were kept. */

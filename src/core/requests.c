@@ -167,6 +167,8 @@ static void step_acquire(struct hf_record *rec, const struct hf_ask *ask,
             return;
     }
     hf_step_start_execution(rec, ask, world, fx);
+    if (!started)
+        hf_step_park_others(rec, ask, world, fx);
     answer_lease(rec, ask, world, answer);
 }
 

@@ -128,7 +128,11 @@ void hf_step_park(struct hf_record *rec, const struct hf_ask *ask, const struct 
 /* Has the workflow of what is to be begun as many RUNNING ones as it may? */
 bool hf_step_is_full(const struct hf_ask *ask, struct hf_effects *fx);
 
-/* At the end: where the lock is free for it, the turn of the next one that is parked has come. */
+/* A claim was granted: the others that were made ready when the lock became free were not first. */
+void hf_step_park_others(const struct hf_record *rec, const struct hf_ask *ask,
+                         const struct hf_world *world, struct hf_effects *fx);
+
+/* At the end: where the lock is free, the turn of the next ones that are parked has come. */
 void hf_step_unpark(const struct hf_record *rec, struct hf_effects *fx);
 
 #endif

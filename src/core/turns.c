@@ -3,8 +3,11 @@
  * another one (overlap), how those whose lock is held wait without being looked at (parking), and
  * how many of a workflow may run at once (concurrency).
  *
- * Where a lock is free and executions are parked at it, another one of it is PENDING and not parked,
- * so that somebody claims that and its end makes the next one ready.
+ * Where a lock is free and executions are parked at it, another one of the same kind is PENDING and
+ * not parked, so that whoever would claim them claims that, and its end makes the next ones ready. A
+ * kind is what workers take or leave as a whole: a workflow, its limit, and whether it is to be
+ * verified. With one ready for all of them, the others would wait for ever behind one that nobody
+ * takes.
  */
 #include <stdio.h>
 #include <string.h>
@@ -97,6 +100,13 @@ void hf_step_park(struct hf_record *rec, const struct hf_ask *ask, const struct 
     }
     if (x.parked)
         hf_step_answer_with(answer, &x, false);
+}
+
+void hf_step_park_others(const struct hf_record *rec, const struct hf_ask *ask,
+                         const struct hf_world *world, struct hf_effects *fx)
+{
+    if (ask->req->claim && rec->parked)
+        fx->park_due_ms = world->wall_ms;
 }
 
 void hf_step_unpark(const struct hf_record *rec, struct hf_effects *fx)

@@ -185,10 +185,9 @@ static const char *const overlap_names[] = {
     [HF_OVERLAP_REPLACE] = "replace", [HF_OVERLAP_CANCEL] = "cancel",
 };
 static const char *const outcome_names[] = {
-    [HF_OUTCOME_NONE] = "",
-    [HF_OUTCOME_SUCCESS] = "SUCCESS",
-    [HF_OUTCOME_FAILED] = "FAILED",
-    [HF_OUTCOME_ABORTED] = "ABORTED",
+    [HF_OUTCOME_NONE] = "",         [HF_OUTCOME_SUCCESS] = "SUCCESS",
+    [HF_OUTCOME_FAILED] = "FAILED", [HF_OUTCOME_ABORTED] = "ABORTED",
+    [HF_OUTCOME_LOST] = "LOST",
 };
 
 static const char *op_name(unsigned i) { return op_names[i]; }

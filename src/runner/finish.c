@@ -72,7 +72,6 @@ static struct hf_result result_of(struct hf_job *job)
 
 static void fill_finish(struct hf_request *req, const struct hf_result *result)
 {
-    req->op = HF_OP_RELEASE;
     req->outcome = result->state == HF_SUCCESS  ? HF_OUTCOME_SUCCESS
                    : result->state == HF_FAILED ? HF_OUTCOME_FAILED
                                                 : HF_OUTCOME_ABORTED;
@@ -88,26 +87,19 @@ static void fill_finish(struct hf_request *req, const struct hf_result *result)
     req->output_skipped = result->output_skipped;
 }
 
-/*
- * What is to be repeated is given up as if its holder had died, naming our own fence: then the
- * store decides as it does for every lost attempt. What is not is ended here, with its output.
- */
+/* What was lost is given up: the store decides by `on-lost`, as it does where a holder has died. */
 static struct hf_request request_for(struct hf_job *job)
 {
     const struct hf_lease *lease = &job->lease;
-    const struct hf_execution *x = &job->execution;
-    struct hf_request req = {
-        .name = lease->name, .token = lease->token, .fence = lease->fence, .execution_id = x->id};
-    const char *lost = why_lost(job);
+    struct hf_request req = {.op = HF_OP_RELEASE,
+                             .name = lease->name,
+                             .token = lease->token,
+                             .fence = lease->fence,
+                             .execution_id = job->execution.id};
     struct hf_result result = result_of(job);
-    if (lost && (!x->spawned || x->on_lost != HF_ON_LOST_ABORT))
-        req = (struct hf_request){.op = HF_OP_FORCE,
-                                  .name = lease->name,
-                                  .fence = lease->fence,
-                                  .owner = lease->owner,
-                                  .reason = lost};
-    else
-        fill_finish(&req, &result);
+    fill_finish(&req, &result);
+    if (why_lost(job))
+        req.outcome = HF_OUTCOME_LOST;
     return req;
 }
 
@@ -124,9 +116,7 @@ static void say_finished(const struct hf_desk *d, const struct hf_job *job,
     snprintf(took, sizeof took, "%lld", (long long)(hf_clock_boot_ms() - job->began_ms));
     snprintf(left, sizeof left, "%u", job->end.left_behind);
     log_event("finished", "execution", x->id, "workflow", x->workflow, "key",
-              x->key[0] ? x->key : NULL, "state",
-              answer->has_execution ? hf_execution_state_name(answer->execution.state)
-                                    : "given-back",
+              x->key[0] ? x->key : NULL, "state", hf_execution_state_name(answer->execution.state),
               "exit-code", req->has_exit_code ? code : NULL, "reason",
               req->reason && *req->reason ? req->reason : NULL, "took-ms", took, "left-behind",
               job->end.left_behind ? left : NULL, LOG_END);
@@ -147,8 +137,7 @@ static void settle(struct hf_desk *d, struct hf_job *job, const struct hf_reques
 {
     if (answer->code >= 0)
         say_finished(d, job, req, answer);
-    if (answer->code == -HF_LOST || answer->code == -HF_FENCE_STALE ||
-        (answer->code >= 0 && hf_end_is_lost(&job->end)))
+    if (answer->code == -HF_LOST || (answer->code >= 0 && hf_end_is_lost(&job->end)))
         report_lost(d, job);
     else if (answer->code < 0)
         log_event("not-recorded", "execution", job->execution.id, "message",

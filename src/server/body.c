@@ -177,7 +177,7 @@ static const struct field {
       "a whole number up to 1000000"),
     F("queueLimit", QUEUE_LIMIT, NUMBER, queue_limit, 0, 1000000, "a whole number up to 1000000"),
     F("concurrency", CONCURRENCY, NUMBER, concurrency, 0, 1000000, "a whole number up to 1000000"),
-    F("state", STATE, CHOICE, state, HF_WIRE_OUTCOME, 0, "SUCCESS, FAILED or ABORTED"),
+    F("state", STATE, CHOICE, state, HF_WIRE_OUTCOME, 0, "SUCCESS, FAILED, ABORTED or LOST"),
     F("exitCode", EXIT_CODE, NUMBER, exit_code, INT32_MIN, INT32_MAX, "a whole number"),
     F("max", MAX, NUMBER, max, 1, CLAIM_MAX, "a whole number from 1 to 256"),
     F("skip", SKIP, NUMBER, skip, 0, 1000000, "a whole number up to 1000000"),

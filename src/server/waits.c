@@ -37,6 +37,7 @@ struct wait {
     int64_t until_ms, due_ms, began_us;
     size_t heap_at; /* 0: not in the heap */
     bool asking, again, watched, queued, waited, own_token;
+    bool asked_twice; /* since whoever was ahead was found dead after the first answer */
     char token[HF_UUID_LEN + 1];
     char texts[]; /* name, owner, note */
 };
@@ -245,7 +246,8 @@ static void sleep_on(struct wait *w, const struct hf_answer *answer)
     int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
     if (answer->ahead < LOOK_MAX && runs_out_ms < in_ms)
         in_ms = runs_out_ms;
-    if (w->job.dead_ahead && answer->ahead == 0)
+    w->asked_twice = w->job.dead_ahead && answer->ahead > 0 && !w->asked_twice;
+    if (w->job.dead_ahead && (answer->ahead == 0 || w->asked_twice))
         in_ms = 1;
     if (in_ms > w->until_ms - at_ms)
         in_ms = w->until_ms - at_ms;

@@ -125,17 +125,25 @@ static int load(struct work *w, struct hf_error *err)
                         err);
 }
 
+struct unparking {
+    struct wakes *wakes;
+    bool any;
+};
+
+static void note_unparked(void *arg, const char *workflow)
+{
+    struct unparking *u = arg;
+    u->any = true;
+    note_ready(u->wakes, workflow, 1);
+}
+
 /* Where none is left, the record says so: the next one who gives the lock back need not look. */
 static int unpark(struct work *w, struct wakes *wakes, struct hf_error *err)
 {
-    char workflow[HF_NAME_MAX + 1];
-    int r = w->ops->unpark(w->store, w->rec.name, workflow, err);
-    if (r < 0)
+    struct unparking u = {wakes, false};
+    int r = w->ops->unpark(w->store, w->rec.name, note_unparked, &u, err);
+    if (r < 0 || u.any)
         return r;
-    if (workflow[0]) {
-        note_ready(wakes, workflow, 1);
-        return 0;
-    }
     clear_saved_effects(&w->fx);
     w->rec.parked = false;
     w->fx.changed = true;

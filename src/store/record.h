@@ -13,6 +13,9 @@ struct hf_ready {
     uint32_t n;
 };
 
+/* One of this workflow was parked, and is ready now. */
+typedef void hf_unparked_fn(void *arg, const char *workflow);
+
 /* How one record store keeps its records. Called with the store's own lock held by the thread. */
 struct hf_record_ops {
     /* Several machines use it: that a process is of another boot says nothing. */
@@ -61,8 +64,8 @@ struct hf_record_ops {
     int (*count)(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                  struct hf_ask *ask, struct hf_error *err);
 
-    /* Make the first ready that is parked at `name`: of which workflow; empty: there is none. */
-    int (*unpark)(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+    /* As fx->unpark has it: `made` is called with the workflow of each; not at all: there is none. */
+    int (*unpark)(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
                   struct hf_error *err);
 
     /* The store's clock, read after begin. */

@@ -411,7 +411,7 @@ def test_what_is_not_there(service, method, path, status):
 
 @pytest.mark.parametrize("route, body, says", [
     ("heartbeat", {}, "token"), ("finish", {"token": NOBODY}, "state"), ("finish", {"state": "SUCCESS"}, "token"),
-    ("finish", {"token": NOBODY, "state": "PENDING"}, "SUCCESS, FAILED or ABORTED"), ("finish", {"token": NOBODY, "state": "SUCCESS", "exitCode": "1"}, "exitCode"),
+    ("finish", {"token": NOBODY, "state": "PENDING"}, "SUCCESS, FAILED, ABORTED or LOST"), ("finish", {"token": NOBODY, "state": "SUCCESS", "exitCode": "1"}, "exitCode"),
     ("cancel", {"x": 1}, "'x'"), ("claim", {"max": 257}, "max"), ("claim", {"max": 0}, "max"), ("claim", {"workflows": "a"}, "workflows"),
     ("claim", {"workflows": [""]}, "workflows"), ("due", {"skip": -1}, "skip")])
 def test_bad_bodies(service, route, body, says):

@@ -357,8 +357,9 @@ def test_a_worker_that_stops_ends_what_takes_too_long(hf, on_lost, becomes, how)
         worker.send_signal(signal.SIGINT)
     assert worker.wait(timeout=60) == 0
     x = flows.show(pending)
-    assert x["state"] == becomes
-    assert x["reason"] == ("its worker was stopped" if on_lost == "abort" else "forced")
+    assert (x["state"], x["reason"]) == (becomes, "its worker was stopped")
+    assert hf.ok("log", pending) == "begun"  # also what is repeated has told how far it got
+    assert "forced" not in {e["kind"] for e in hf.lines("events", "--name", "pay")}
     assert hf.json("status", "pay")["state"] == "free"
     assert not marked_processes(hf.mark)
 

@@ -273,6 +273,20 @@ static bool claim_one(const struct claim *c, const struct hf_execution *x, size_
     return true;
 }
 
+/* One that was claimed before it in the same batch may have made its workflow full. */
+static bool is_still_due(const struct claim *c, const struct hf_execution *x)
+{
+    enum { MOST = 64 };
+    static struct hf_execution found[MOST];
+    struct hf_due due = c->due;
+    due.limit = MOST;
+    size_t n = x->concurrency ? model_due(h.model, &due, found) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(found[i].id, x->id) == 0)
+            return true;
+    return !x->concurrency || n == MOST;
+}
+
 static void claim_of_model(const struct claim *c)
 {
     struct hf_due due = c->due;
@@ -282,7 +296,7 @@ static void claim_of_model(const struct claim *c)
         due.limit = c->due.limit - n;
         n_found = model_due(h.model, &due, found);
         for (size_t i = 0; i < n_found; i++)
-            due.skip += !claim_one(c, &found[i], &n, &ready);
+            due.skip += is_still_due(c, &found[i]) && !claim_one(c, &found[i], &n, &ready);
     } while (n_found == due.limit && n < c->due.limit);
     if (n != c->n)
         give_up("claim", "more were claimed than are due");

@@ -225,7 +225,8 @@ static int64_t some_fence(int name)
 static void tell_of_execution(struct hf_request *req, const struct actor *a)
 {
     static const enum hf_outcome outcomes[] = {HF_OUTCOME_NONE, HF_OUTCOME_SUCCESS,
-                                               HF_OUTCOME_FAILED, HF_OUTCOME_ABORTED};
+                                               HF_OUTCOME_FAILED, HF_OUTCOME_ABORTED,
+                                               HF_OUTCOME_LOST};
     if (req->op == HF_OP_EXTEND)
         req->spawned = chance(2);
     if (req->op == HF_OP_RELEASE)

@@ -203,13 +203,28 @@ static int count(struct hf_store *store, const struct hf_wanted *wanted, int64_t
     return 0;
 }
 
-static int unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+static void unpark_one(const char *name, hf_unparked_fn *made, void *arg)
+{
+    struct hf_execution *first = NULL;
+    for (size_t i = 0; i < all.kept->n_executions; i++) {
+        struct hf_execution *x = &all.kept->executions[i].x;
+        if (x->parked && strcmp(x->lock, name) == 0 && (!first || hf_execution_before(x, first)))
+            first = x;
+    }
+    if (!first)
+        return;
+    first->parked = false;
+    made(arg, first->workflow);
+}
+
+static int unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
                   struct hf_error *err)
 {
     (void)store, (void)err;
-    const struct hf_execution *x =
-        all.mutant != MUTANT_NEVER_UNPARKS ? model_unpark(all.kept, name) : NULL;
-    strcpy(ret_workflow, x ? x->workflow : "");
+    if (all.mutant == MUTANT_UNPARKS_ONE)
+        unpark_one(name, made, arg);
+    else if (all.mutant != MUTANT_NEVER_UNPARKS)
+        model_unpark(all.kept, name, made, arg);
     return 0;
 }
 

@@ -39,6 +39,7 @@
     X(FORGETS_PARKING, "what waits for a held lock is looked at again and again")                  \
     X(PARKS_ONE_BY_ONE, "of those that wait for a held lock only the claimed one is parked")       \
     X(NEVER_UNPARKS, "what is parked stays so when its lock is free")                              \
+    X(UNPARKS_ONE, "of all that is parked only one is made ready, of whatever workflow")           \
     X(FORGETS_WHAT_WAS_SPENT, "how often a command was started is not kept")                       \
     X(RETRIES_AT_ONCE, "what has failed is due again at once")                                     \
     X(WAKES_WHOEVER_SLEEPS, "an idle worker is woken, whatever it would claim")                    \

@@ -246,17 +246,33 @@ void model_count(struct model *m, const char *name, const struct hf_wanted *want
     snprintf(ask->waiting_id, sizeof ask->waiting_id, "%s", first ? first->id : "");
 }
 
-const struct hf_execution *model_unpark(struct model *m, const char *name)
+/* Is it parked, and does it go before all others of its kind that are parked at its lock? */
+static bool is_first_parked(const struct model *m, size_t nth)
 {
-    struct hf_execution *first = NULL;
-    for (size_t i = 0; i < m->n_executions; i++) {
-        struct hf_execution *x = &m->executions[i].x;
-        if (x->parked && strcmp(x->lock, name) == 0 && (!first || hf_execution_before(x, first)))
-            first = x;
+    const struct hf_execution *x = &m->executions[nth].x;
+    for (size_t i = 0; x->parked && i < m->n_executions; i++) {
+        const struct hf_execution *other = &m->executions[i].x;
+        if (i != nth && other->parked && strcmp(other->lock, x->lock) == 0 &&
+            strcmp(other->workflow, x->workflow) == 0 && other->concurrency == x->concurrency &&
+            other->to_verify == x->to_verify &&
+            (i < nth ? !hf_execution_before(x, other) : hf_execution_before(other, x)))
+            return false;
     }
-    if (first)
-        first->parked = false;
-    return first;
+    return x->parked;
+}
+
+void model_unpark(struct model *m, const char *name, void (*made)(void *arg, const char *workflow),
+                  void *arg)
+{
+    bool *first = calloc(m->n_executions + 1, sizeof *first);
+    for (size_t i = 0; first && i < m->n_executions; i++)
+        first[i] = strcmp(m->executions[i].x.lock, name) == 0 && is_first_parked(m, i);
+    for (size_t i = 0; first && i < m->n_executions; i++)
+        if (first[i]) {
+            m->executions[i].x.parked = false;
+            made(arg, m->executions[i].x.workflow);
+        }
+    free(first);
 }
 
 static struct hf_execution *first_ready(struct model *m, const char *name, int64_t wall_ms)
@@ -340,11 +356,12 @@ int64_t model_next_due(struct model *m, const struct hf_due *wanted)
 
 /* ---- effects -------------------------------------------------------------------------------- */
 
-static void note_ready(struct model *m, const struct hf_execution *x)
+static void note_ready(void *arg, const char *workflow)
 {
+    struct model *m = arg;
     if (m->n_ready == sizeof m->ready / sizeof *m->ready)
         abort();
-    snprintf(m->ready[m->n_ready++], sizeof *m->ready, "%s", x->workflow);
+    snprintf(m->ready[m->n_ready++], sizeof *m->ready, "%s", workflow);
 }
 
 void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *ask,
@@ -362,7 +379,7 @@ void model_save(struct model *m, struct model_lock *lock, const struct hf_ask *a
         park_due(m, lock->rec.name, fx->park_due_ms);
     for (uint32_t i = 0; i < fx->n_executions; i++)
         for (uint32_t n = hf_kept_wakes(&fx->executions[i]); n > 0; n--)
-            note_ready(m, &fx->executions[i].x);
+            note_ready(m, fx->executions[i].x.workflow);
     if (fx->output_of[0])
         keep_output(m, fx->output_of, ask->req);
     for (uint32_t i = 0; i < fx->n_wake; i++)
@@ -421,15 +438,14 @@ static struct hf_ask make_ask(const struct hf_request *req)
     return ask;
 }
 
-/* All that was changed so far, and the turn of the next one that is parked. */
+/* All that was changed so far, and the turn of the next ones that are parked. */
 static void save(struct model *m, struct model_lock *lock, const struct hf_ask *ask)
 {
     model_save(m, lock, ask, &m->fx);
     if (m->fx.unpark) {
-        const struct hf_execution *x = model_unpark(m, lock->rec.name);
-        lock->rec.parked = x != NULL;
-        if (x)
-            note_ready(m, x);
+        size_t before = m->n_ready;
+        model_unpark(m, lock->rec.name, note_ready, m);
+        lock->rec.parked = m->n_ready > before;
     }
     clear_saved_effects(&m->fx);
 }

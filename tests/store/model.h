@@ -55,7 +55,7 @@ struct model {
     struct hf_lock_id wakes[4]; /* of the last request */
     size_t n_wakes;
     /* For which workflows the last request wakes idle workers, once each time it is here. */
-    char ready[16][HF_NAME_MAX + 1];
+    char ready[64][HF_NAME_MAX + 1];
     size_t n_ready;
     bool keeps_events; /* false saves the simulator their cost */
     struct hf_effects fx;
@@ -91,8 +91,12 @@ void model_find(struct model *m, const struct hf_sought *sought, struct hf_ask *
 void model_count(struct model *m, const char *name, const struct hf_wanted *wanted, int64_t wall_ms,
                  struct hf_ask *ask);
 
-/* Make the first ready that is parked at this lock; NULL: there is none. */
-const struct hf_execution *model_unpark(struct model *m, const char *name);
+/*
+ * Make the next ones ready that are parked at this lock, as fx->unpark has it; `made` is called with
+ * the workflow of each.
+ */
+void model_unpark(struct model *m, const char *name, void (*made)(void *arg, const char *workflow),
+                  void *arg);
 
 /* The execution with this id, or NULL. */
 struct model_execution *model_execution(struct model *m, const char *id);

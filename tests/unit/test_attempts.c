@@ -170,6 +170,64 @@ static void retry_is_answered_as_pending_and_once_more_where_the_reply_was_lost(
     assert_int_equal(execution("x1")->spent, 1);
 }
 
+/* ---- given up by its runner ------------------------------------------------------------------- */
+
+static int give_up(const char *who, int64_t fence)
+{
+    return ask((struct hf_request){.op = HF_OP_RELEASE,
+                                   .token = who,
+                                   .fence = fence,
+                                   .execution_id = "x1",
+                                   .reason = "stopped",
+                                   .outcome = HF_OUTCOME_LOST});
+}
+
+static void given_up_goes_by_on_lost(void **state)
+{
+    static const enum hf_execution_state becomes[] = {[HF_ON_LOST_ABORT] = HF_ABORTED,
+                                                      [HF_ON_LOST_RETRY] = HF_PENDING,
+                                                      [HF_ON_LOST_VERIFY] = HF_PENDING};
+    for (int i = HF_ON_LOST_ABORT; i <= HF_ON_LOST_VERIFY; i++) {
+        model_clear(m);
+        begin_with("A", "x1", NULL, NULL, (struct hf_request){.on_lost = (enum hf_on_lost)i});
+        int64_t fence = a.lease.fence;
+        spawn("A");
+        assert_int_equal(give_up("A", fence), 0);
+        assert_int_equal(a.execution.state, becomes[i]);
+        assert_state("x1", becomes[i]);
+        assert_string_equal(execution("x1")->reason, "stopped");
+        assert_int_equal(execution("x1")->to_verify, i == HF_ON_LOST_VERIFY);
+        assert_int_equal(look()->state, HF_STATE_FREE);
+        assert_int_equal(give_up("A", fence), 0); /* the reply was lost */
+        assert_int_equal(m->n_ready, 0);
+        assert_int_equal(count_events(HF_EV_FINISHED), 1);
+        assert_int_equal(count_events(HF_EV_FORCED), 0);
+    }
+}
+
+static void given_up_before_it_was_started_costs_nothing(void **state)
+{
+    queue_up("x1", 0);
+    queue_up("x2", 0);
+    claim("A", "x1");
+    assert_int_equal(give_up("A", a.lease.fence), 0);
+    assert_int_equal(execution("x1")->spent, 0);
+    assert_string_equal(due(), "x1 x2");
+}
+
+static void given_up_not_by_who_has_lost_it(void **state)
+{
+    queue_up("x1", 0);
+    claim("A", "x1");
+    int64_t fence = a.lease.fence;
+    m->now_ms += TTL;
+    assert_int_equal(claim("B", "x1"), 0);
+    assert_int_equal(give_up("A", fence), -HF_LOST);
+    assert_state("x1", HF_RUNNING);
+}
+
+/* ---- retries, on ------------------------------------------------------------------------------ */
+
 static void retry_of_what_was_lost_is_no_answer_to_a_zombie(void **state)
 {
     enqueue_as("x1", HF_OVERLAP_QUEUE, (struct hf_request){.retry_backoff_ms = BACKOFF});
@@ -311,6 +369,9 @@ int main(void)
         T(retry_waits_longer_each_time_until_attempts_are_spent),
         T(retry_is_answered_as_pending_and_once_more_where_the_reply_was_lost),
         T(retry_of_what_was_lost_is_no_answer_to_a_zombie),
+        T(given_up_goes_by_on_lost),
+        T(given_up_before_it_was_started_costs_nothing),
+        T(given_up_not_by_who_has_lost_it),
         T(retry_not_of_what_was_cancelled_or_is_to_happen_once),
         T(retry_waits_at_most_an_hour_or_its_own_backoff),
         T(verify_is_for_those_who_can),

@@ -279,6 +279,64 @@ static void unparked_where_the_ready_one_is_cancelled(void **state)
     assert_string_equal(due(), "x2");
 }
 
+static int queue_up_of(const char *workflow, const char *id, struct hf_request more)
+{
+    more.workflow = workflow;
+    return enqueue_as(id, HF_OVERLAP_QUEUE, more);
+}
+
+static void unparked_the_first_of_each_workflow(void **state)
+{
+    take("P");
+    queue_up_of("nobody's", "x1", (struct hf_request){.priority = 9});
+    queue_up_of("nobody's", "x2", (struct hf_request){.priority = 9});
+    queue_up_of("ours", "x3", NOTHING_MORE);
+    queue_up_of("ours", "x4", (struct hf_request){.priority = 1});
+    queue_up_of("ours", "x5", (struct hf_request){.concurrency = 2});
+    release("P");
+    assert_int_equal(m->n_ready, 3);
+    assert_string_equal(due(), "x1 x4 x5");
+    assert_int_equal(claim("A", "x4"), 0); /* by one who takes only ours */
+    assert_string_equal(due(), "");        /* the others are not looked at meanwhile */
+    finish("A", HF_OUTCOME_SUCCESS);
+    assert_string_equal(due(), "x1 x3 x5");
+    assert_int_equal(claim("B", "x1"), 0);
+    finish("B", HF_OUTCOME_SUCCESS);
+    assert_string_equal(due(), "x2 x3 x5");
+}
+
+static void unparked_beside_what_is_to_be_verified(void **state)
+{
+    begin_with("A", "x1", NULL, NULL, (struct hf_request){.on_lost = HF_ON_LOST_VERIFY});
+    spawn("A");
+    queue_up("x2", 0);
+    queue_up("x3", 0);
+    m->now_ms += TTL;
+    settle();
+    assert_string_equal(due(), "x2");
+    take("P");
+    assert_int_equal(claim("B", "x1"), -HF_RACED); /* B does not verify */
+    assert_int_equal(claim("B", "x2"), -HF_HELD);
+    assert_true(execution("x1")->parked);
+    release("P");
+    assert_string_equal(due(), "x2"); /* x1 goes before it, but not for everybody */
+    assert_string_equal(due_with((struct hf_due){.verifies = true}), "x1 x2");
+}
+
+static void unparked_ones_stay_ready_while_a_plain_lease_comes_and_goes(void **state)
+{
+    take("P");
+    queue_up("x1", 0);
+    queue_up("x2", 0);
+    release("P");
+    take("Q");
+    assert_string_equal(due(), "x1");
+    release("Q");
+    assert_string_equal(due(), "x1 x2");
+    claim("A", "x1");
+    assert_string_equal(due(), "");
+}
+
 /* ---- claiming ------------------------------------------------------------------------------- */
 
 static void claim_takes_only_what_is_pending_and_free(void **state)
@@ -345,6 +403,9 @@ int main(void)
         T(unparked_by_whatever_frees_the_lock),
         T(unparked_not_while_another_one_is_given_the_lock),
         T(unparked_where_the_ready_one_is_cancelled),
+        T(unparked_the_first_of_each_workflow),
+        T(unparked_beside_what_is_to_be_verified),
+        T(unparked_ones_stay_ready_while_a_plain_lease_comes_and_goes),
         T(claim_takes_only_what_is_pending_and_free),
         T(claim_goes_by_priority_then_time_then_age),
         T(enqueue_again_with_its_id_is_the_same),

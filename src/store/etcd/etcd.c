@@ -249,7 +249,7 @@ static int apply(struct hf_store *store, const struct hf_request *requests, size
     size_t done = 0;
     while (done < n) {
         size_t some = at_once(requests + done, n - done);
-        bool too_large;
+        bool too_large = false;
         int r;
         do {
             r = apply_some(s, requests + done, some, answers + done, &too_large, err);
@@ -280,7 +280,8 @@ static int write_meta(struct hf_etcd_txn *t, void *arg, struct hf_error *err)
     if (r < 0 || (r = hf_etcd_get(t, key, true, &kv, err)) < 0)
         return r;
     json_t *object = kv ? hf_etcd_parse(kv) : NULL;
-    int64_t epoch = json_integer_value(json_object_get(object, "epoch"));
+    json_int_t epoch = json_integer_value(json_object_get(object, "epoch"));
+    epoch += meta->bump ? EPOCH_STEP : 0;
     meta->format = kv ? json_integer_value(json_object_get(object, "format")) : FORMAT;
     json_decref(object);
     if (meta->format != FORMAT)
@@ -289,10 +290,8 @@ static int write_meta(struct hf_etcd_txn *t, void *arg, struct hf_error *err)
         hf_etcd_cache_keep(t->s->cache, kv);
         return 0;
     }
-    return hf_etcd_put_json(t, key,
-                            json_pack("{s:I,s:I}", "format", (json_int_t)FORMAT, "epoch",
-                                      (json_int_t)(epoch + (meta->bump ? EPOCH_STEP : 0))),
-                            0, err);
+    return hf_etcd_put_json(
+        t, key, json_pack("{s:I,s:I}", "format", (json_int_t)FORMAT, "epoch", epoch), 0, err);
 }
 
 static int make_ready(struct hf_etcd *s, bool bump, struct hf_error *err)

@@ -33,6 +33,7 @@
  *   wf/WORKFLOW\1STATE/ORDER      by workflow and state,
  *   due/WORKFLOW\1LIMIT\1TURN     those that are ready, by group and turn,
  *   ready/LOCK\1TURN, park/...    those of a lock that are ready, or parked,
+ *   kind/LOCK\1WORKFLOW\1LIMIT\1TURN  the latter by kind,
  *   end/WORKFLOW\1TIME.ORDER      those that have ended
  *   limit/WORKFLOW                put whenever one of a limited workflow begins or ends to run
  *   wake/CHANNEL/ID idle/ID       wake-ups; workers that sleep
@@ -347,7 +348,7 @@ int hf_etcd_due(struct hf_store *store, const struct hf_due *due, struct hf_exec
                 size_t *ret_n, struct hf_error *err);
 int hf_etcd_count(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                   struct hf_ask *ask, struct hf_error *err);
-int hf_etcd_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+int hf_etcd_unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
                    struct hf_error *err);
 int hf_etcd_park(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
                  struct hf_error *err);

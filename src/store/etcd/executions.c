@@ -81,6 +81,8 @@ static void add_turns(const struct hf_etcd *s, const struct hf_etcd_stored *e, s
     hf_etcd_format_turn(x, e->order, turn);
     if (x->parked) {
         hf_etcd_key(s, ret->of[ret->n++], "park/%s\1%s", x->lock, turn);
+        hf_etcd_key(s, ret->of[ret->n++], "kind/%s\1%s\1%08x%d\1%s", x->lock, x->workflow,
+                    (unsigned)x->concurrency, x->to_verify, turn);
         return;
     }
     hf_etcd_key(s, ret->of[ret->n++], "ready/%s\1%s", x->lock, turn);
@@ -151,7 +153,7 @@ static int note_running(struct hf_etcd_txn *t, const struct hf_execution *x, str
 int hf_etcd_write_execution(struct hf_etcd_txn *t, const struct hf_execution *x,
                             struct hf_error *err)
 {
-    struct hf_etcd_stored old, new = {.x = *x};
+    struct hf_etcd_stored old = {0}, new = {.x = *x};
     char key[HF_ETCD_KEY_MAX];
     int r = hf_etcd_read_execution(t, x->id, &old, err);
     if (r < 0)
@@ -381,11 +383,13 @@ static void add_list(struct hf_etcd *s, struct lists *all, const char *workflow,
                      const char *before)
 {
     struct list *l = &all->of[all->n++];
-    if (workflow)
+    if (workflow) {
         hf_etcd_key(s, l->from, "wf/%s\1%s/", workflow, state);
-    else
+        hf_etcd_key(s, l->to, "wf/%s\1%s/%s", workflow, state, before);
+    } else {
         hf_etcd_key(s, l->from, "st/%s/", state);
-    snprintf(l->to, sizeof l->to, "%.900s%s", l->from, before);
+        hf_etcd_key(s, l->to, "st/%s/%s", state, before);
+    }
     if (!*before)
         l->to[strlen(l->to) - 1]++;
     l->more = true;

@@ -376,7 +376,7 @@ static int each_waiting(struct hf_etcd_txn *t, const char *index, const char *lo
     char prefix[HF_ETCD_KEY_MAX], at[HF_ETCD_KEY_MAX], end[HF_ETCD_KEY_MAX];
     struct walk w = {.s = t->s, .t = t, .end = end};
     const struct hf_etcd_kv *kv;
-    int r, stop = 0;
+    int r = 0, stop = 0;
     hf_etcd_key(t->s, prefix, "%s/%s\1", index, lock);
     hf_etcd_key(t->s, end, "%s/%s\2", index, lock);
     snprintf(at, sizeof at, "%s", prefix);
@@ -594,17 +594,41 @@ int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_ask
     return go_ahead(t, name, &c, false, fx, err);
 }
 
-int hf_etcd_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
+/* The first that is parked of each kind: a workflow, its limit, whether it is to be verified. */
+static int choose_kinds(struct hf_etcd_txn *t, const char *lock, struct chosen *c,
+                        struct hf_error *err)
+{
+    char at[HF_ETCD_KEY_MAX], end[HF_ETCD_KEY_MAX];
+    struct walk w = {.s = t->s, .t = t, .end = end};
+    const struct hf_etcd_kv *kv;
+    int r = 0;
+    hf_etcd_key(t->s, at, "kind/%s\1", lock);
+    hf_etcd_key(t->s, end, "kind/%s\2", lock);
+    while (c->n < c->most && (r = seek(&w, at, &kv, err)) >= 0 && kv) {
+        const char *turn = strrchr(kv->key, '\1');
+        choose(turn, kv->value, kv->len > HF_UUID_LEN, c);
+        c->ids[c->n - 1][HF_UUID_LEN] = '\0';
+        snprintf(at, sizeof at, "%.*s\2", (int)(turn - kv->key), kv->key);
+    }
+    hf_etcd_page_clear(&w.page);
+    return c->n < c->most ? r : 0;
+}
+
+int hf_etcd_unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
                    struct hf_error *err)
 {
     struct hf_etcd_txn *t = hf_etcd_txn_of(store);
-    struct chosen c = {.most = 1, .to_verify = true};
+    struct chosen c = {.most = CHANGED_AT_ONCE, .to_verify = true};
     struct hf_etcd_stored found;
-    ret_workflow[0] = '\0';
-    int r = each_waiting(t, "park", name, INT64_MAX, choose, &c, err);
-    if (r < 0 || !c.n || (r = hf_etcd_read_execution(t, c.ids[0], &found, err)) <= 0)
-        return r < 0 ? r : 0;
-    found.x.parked = false;
-    snprintf(ret_workflow, HF_NAME_MAX + 1, "%s", found.x.workflow);
-    return hf_etcd_write_execution(t, &found.x, err);
+    int r = choose_kinds(t, name, &c, err);
+    if (r >= 0 && c.n)
+        r = fetch_chosen(t, &c, err);
+    for (size_t i = 0; r >= 0 && i < c.n; i++) {
+        if ((r = hf_etcd_read_execution(t, c.ids[i], &found, err)) <= 0)
+            continue;
+        found.x.parked = false;
+        if ((r = hf_etcd_write_execution(t, &found.x, err)) >= 0)
+            made(arg, found.x.workflow);
+    }
+    return r < 0 ? r : 0;
 }

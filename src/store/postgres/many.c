@@ -138,7 +138,8 @@ static bool is_release(const struct hf_pg_task *t)
 
 static bool is_finish(const struct hf_pg_task *t)
 {
-    return t->req->fence && t->req->outcome != HF_OUTCOME_NONE;
+    return t->req->fence && t->req->outcome != HF_OUTCOME_NONE &&
+           t->req->outcome != HF_OUTCOME_LOST;
 }
 
 static bool is_extend(const struct hf_pg_task *t) { return t->req->fence != 0; }

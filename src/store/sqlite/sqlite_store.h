@@ -11,6 +11,7 @@
  *   known.c     records that need not be read again
  *   executions.c  rows of `execution`
  *   turns.c     which of them are due, parked or in the way
+ *   parking.c   which of those that are parked are made ready
  *   idle.c      workers that sleep until one becomes ready
  *   history.c   rows of `event`, and the pruning of what is old
  *   retention.c how long executions are kept, and which one is the last of its kind
@@ -77,6 +78,8 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     " AND (concurrency > 0 OR to_verify = 1)"
 #define HF_SQLITE_READY "execution INDEXED BY execution_ready WHERE " HF_SQLITE_IS_READY
 #define HF_SQLITE_GROUP HF_SQLITE_READY " AND workflow = ?1 AND concurrency = ?2 AND to_verify = ?3"
+#define HF_SQLITE_PARKED                                                                           \
+    "execution INDEXED BY execution_parked WHERE state = 'PENDING' AND parked = 1 AND lock = ?1"
 #define HF_SQLITE_IS_WAITING "state = 'PENDING' AND lock = ?1 AND parked = ?2"
 #define HF_SQLITE_WAITING "execution INDEXED BY execution_waiting WHERE " HF_SQLITE_IS_WAITING
 /* A page of a list; the lists of a workflow's states are merged. */
@@ -195,9 +198,12 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(PARK, "UPDATE execution SET parked = 1 WHERE seq IN (SELECT seq FROM"                        \
             " " HF_SQLITE_WAITING " AND priority = ?3 AND run_at <= ?4"                            \
             " ORDER BY run_at, seq LIMIT ?5)")                                                     \
-    X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM"                       \
-              " " HF_SQLITE_WAITING " ORDER BY priority DESC, run_at, seq LIMIT 1)"                \
-              " RETURNING workflow")                                                               \
+    X(PARKED_KIND, "SELECT workflow, concurrency, to_verify FROM " HF_SQLITE_PARKED                \
+                   " AND (workflow, concurrency, to_verify) >= (?2,?3,?4)"                         \
+                   " ORDER BY workflow, concurrency, to_verify LIMIT 1")                           \
+    X(UNPARK, "UPDATE execution SET parked = 0 WHERE seq = (SELECT seq FROM " HF_SQLITE_PARKED     \
+              " AND workflow = ?2 AND concurrency = ?3 AND to_verify = ?4"                         \
+              " ORDER BY priority DESC, run_at, seq LIMIT 1)")                                     \
     X(READ, "BEGIN")                                                                               \
     X(PRUNE_ONCE, "DELETE FROM execution WHERE seq IN (SELECT seq FROM execution WHERE once = 1"   \
                   " AND finished_at < ?1 AND state NOT IN ('PENDING','RUNNING')"                   \
@@ -403,8 +409,6 @@ int hf_sqlite_due(struct hf_store *store, const struct hf_due *due, struct hf_ex
                   size_t *ret_n, struct hf_error *err);
 int hf_sqlite_count(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                     struct hf_ask *ask, struct hf_error *err);
-int hf_sqlite_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
-                     struct hf_error *err);
 
 /* Park what else of the lock is due, as fx->park_due_ms says. */
 int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effects *fx,
@@ -417,6 +421,11 @@ int hf_sqlite_replace(struct hf_sqlite *s, const char *name, const struct hf_eff
 /* When the next wanted one that is not parked falls due; 0: none. Called with the mutex held. */
 int hf_sqlite_next_due(struct hf_sqlite *s, const struct hf_due *wanted, int64_t *ret,
                        struct hf_error *err);
+
+/* ---- parking.c ------------------------------------------------------------------------------ */
+
+int hf_sqlite_unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
+                     struct hf_error *err);
 
 /* ---- idle.c --------------------------------------------------------------------------------- */
 

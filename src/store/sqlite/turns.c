@@ -493,21 +493,3 @@ int hf_sqlite_park(struct hf_sqlite *s, const char *name, const struct hf_effect
     struct waiting w = {.wall_ms = fx->park_due_ms, .most = HF_PARKED_AT_ONCE};
     return each_priority(s, name, false, park_priority, &w, err);
 }
-
-int hf_sqlite_unpark(struct hf_store *store, const char *name, char ret_workflow[HF_NAME_MAX + 1],
-                     struct hf_error *err)
-{
-    struct hf_sqlite *s = hf_sqlite_of(store);
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_UNPARK, err);
-    if (!stmt)
-        return -HF_UNAVAILABLE;
-    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
-    sqlite3_bind_int(stmt, 2, 1);
-    ret_workflow[0] = '\0';
-    int r = hf_sqlite_row(s, stmt, err);
-    if (r > 0) {
-        hf_sqlite_take_text(&(struct hf_sqlite_cursor){stmt, 0}, ret_workflow, HF_NAME_MAX + 1);
-        sqlite3_reset(stmt);
-    }
-    return r < 0 ? r : 0;
-}

@@ -209,7 +209,9 @@ BEGIN
     IF p_outcome = 2 AND NOT x.spawned THEN
         x.spent := x.spent + 1; -- its runner does not tell when it starts: it must not fail for ever
     END IF;
-    IF p_outcome = 2 AND x.retry_backoff_ms > 0 AND holdfast.has_attempts_left(x)
+    IF p_outcome = 4 THEN
+        x := holdfast.lost_execution(x, p_reason, t.now);
+    ELSIF p_outcome = 2 AND x.retry_backoff_ms > 0 AND holdfast.has_attempts_left(x)
        AND NOT x.once AND NOT x.cancel_requested AND NOT x.to_verify THEN
         x.state := 'PENDING';
         x.started_at := NULL;
@@ -226,7 +228,7 @@ BEGIN
     t.x := x;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.finish IS 'End the execution under the lease, if there is one, as its runner tells it; PENDING again where it is to be retried. Outcome 1: success, 2: failed, else aborted';
+COMMENT ON FUNCTION holdfast.finish IS 'End the execution under the lease, if there is one, as its runner tells it; PENDING again where it is to be retried. Outcome 1: success, 2: failed, 4: its runner gives it up, and on_lost decides; else aborted';
 
 CREATE FUNCTION holdfast.lost_execution(x holdfast.execution, p_reason text, p_now timestamptz) RETURNS holdfast.execution LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -406,6 +408,9 @@ BEGIN
             END IF;
             IF (t.row).execution_id IS NULL THEN
                 t := holdfast.start_execution(t, w);
+                IF w.claim AND (t.row).parked THEN
+                    PERFORM holdfast.park_due(before.name, t.now);
+                END IF;
             END IF;
             ret := holdfast.answer_of(t.row, t.now, 0, false);
             ret.execution := t.x;
@@ -541,7 +546,7 @@ CREATE FUNCTION holdfast.ended_so(x holdfast.execution, p_fence bigint, p_was_re
 AS $$
     SELECT CASE WHEN x.id IS NULL THEN p_was_released
                 ELSE CASE WHEN p_fence <> 0 THEN coalesce(p_fence = x.fence, false) ELSE p_was_released END
-                     AND (x.state = 'PENDING' AND p_outcome = 2 AND p_was_released -- it is retried
+                     AND (x.state = 'PENDING' AND p_outcome IN (2, 4) AND p_was_released -- it is retried, or repeated
                           OR x.state = CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END)
                      AND x.exit_code IS NOT DISTINCT FROM p_exit_code
            END
@@ -592,4 +597,4 @@ BEGIN
     ret.ready := t.ready;
     RETURN ret;
 END $$;
-COMMENT ON FUNCTION holdfast.finish_execution IS 'release, with the end of the execution (outcome 1: success, 2: failed, 3: aborted) and what it printed; -3: the lease was lost, and nothing has changed. The same end told again is done';
+COMMENT ON FUNCTION holdfast.finish_execution IS 'release, with the end of the execution (outcome 1: success, 2: failed, 3: aborted, 4: given up) and what it printed; -3: the lease was lost, and nothing has changed. The same end told again is done';

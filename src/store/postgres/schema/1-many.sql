@@ -254,13 +254,15 @@ DECLARE
     known text[];
     free  text[];
     held  text[];
+    crowds  text[];
     crowded text;
 BEGIN
     SELECT array_agg(l.name), array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0),
            array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
                                        AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
-                                       AND (l.execution_id IS NULL OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING'))
-      INTO known, free, held
+                                       AND (l.execution_id IS NULL OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING')),
+           array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0 AND l.parked)
+      INTO known, free, held, crowds
       FROM (SELECT DISTINCT lock AS name FROM holdfast.execution WHERE seq = ANY (p_seqs) ORDER BY lock) AS n
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE lock.name = n.name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED) AS l;
     RETURN QUERY
@@ -314,7 +316,7 @@ BEGIN
     UNION ALL
     SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(c.id) FROM c
      WHERE c.lock = ANY (known) AND c.lock <> ALL (coalesce(free, '{}')) AND c.lock <> ALL (coalesce(held, '{}'));
-    FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND parked LOOP
+    FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND (parked OR lock = ANY (crowds)) LOOP
         PERFORM holdfast.park_due(crowded, p_now);
     END LOOP;
 END $$;
@@ -330,10 +332,9 @@ BEGIN
     END IF;
     SELECT count(*) INTO running
       FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = x.workflow LIMIT x.concurrency) AS those;
-    RETURN running >= x.concurrency
-       AND (SELECT l.lock_id IS NOT NULL OR l.waiters > 0 FROM holdfast.lock AS l WHERE l.name = x.lock ORDER BY l.fence DESC LIMIT 1) IS NOT TRUE;
+    RETURN running >= x.concurrency;
 END $$;
-COMMENT ON FUNCTION holdfast.is_hopeless IS 'Its workflow is full, and its lock is free: there is nothing to be done about it now';
+COMMENT ON FUNCTION holdfast.is_hopeless IS 'Those that were claimed before it have made its workflow full: there is nothing to be done about it now';
 
 CREATE FUNCTION holdfast.claim_one(x holdfast.execution, p_lock_id bytea, p_ttl_ms bigint, p_owner text, p_processes text, p_verifies boolean, p_here text)
 RETURNS holdfast.claimed LANGUAGE plpgsql VOLATILE
@@ -473,7 +474,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it';
 
--- Nobody waits for the lock, nothing is parked there, and it is not to be retried.
+-- Nobody waits for the lock, nothing is parked there, and it is not to be retried or given up.
 CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
@@ -492,7 +493,7 @@ BEGIN
            SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM a JOIN LATERAL (SELECT m.execution_id FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence) AS before ON true
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked AND a.outcome < 4
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
            AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)

@@ -340,7 +340,7 @@ BEGIN
     t.row := l;
     RETURN holdfast.offer(t);
 END $$;
-COMMENT ON FUNCTION holdfast.release_own IS 'Give back the asker''s own lease, and offer it to the first who waits. Outcome 1: success, 2: failed, 3: aborted, 0: not that of an execution';
+COMMENT ON FUNCTION holdfast.release_own IS 'Give back the asker''s own lease, and offer it to the first who waits. Outcome 1: success, 2: failed, 3: aborted, 4: given up, 0: not that of an execution';
 
 CREATE FUNCTION holdfast.release_otherwise(p_name text, p_lock_id bytea, p_fence bigint, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE

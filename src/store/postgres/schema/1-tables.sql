@@ -113,7 +113,7 @@ COMMENT ON COLUMN holdfast.lock.processes     IS 'Processes that the lease ends 
 COMMENT ON COLUMN holdfast.lock.execution_id  IS 'The execution that runs under this lease, if any';
 COMMENT ON COLUMN holdfast.lock.took          IS 'The stale lease that this grant took over: REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER; REASON 1: expired, 2: its processes died, 4: its execution was over';
 COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were given back (byte 1, lock_id) or lost (byte 2, lock_id), newest first: never granted again';
-COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready one by one when it is free';
+COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready when it is free';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
 COMMENT ON COLUMN holdfast.lock.granted       IS 'How often it was granted';
@@ -243,6 +243,8 @@ CREATE INDEX execution_special ON holdfast.execution (workflow, concurrency, to_
     WHERE state = 'PENDING' AND NOT parked AND (concurrency > 0 OR to_verify);
 CREATE INDEX execution_waiting ON holdfast.execution (lock, parked, priority DESC, run_at, seq)
     WHERE state = 'PENDING';
+CREATE INDEX execution_parked ON holdfast.execution (lock, workflow, concurrency, to_verify, priority DESC, run_at, seq)
+    WHERE state = 'PENDING' AND parked;
 CREATE INDEX execution_running ON holdfast.execution (workflow, seq) WHERE state = 'RUNNING';
 CREATE INDEX execution_finished ON holdfast.execution (workflow, finished_at, seq) WHERE NOT once AND finished_at IS NOT NULL;
 CREATE INDEX execution_once_finished ON holdfast.execution (finished_at) WHERE once AND finished_at IS NOT NULL;
@@ -255,6 +257,7 @@ COMMENT ON INDEX  holdfast.execution_plain            IS 'What is ready to be ru
 COMMENT ON INDEX  holdfast.execution_group            IS 'The same for each workflow: so one that runs as often as it may is passed over at once';
 COMMENT ON INDEX  holdfast.execution_special          IS 'Of which workflows something is ready that is not in execution_plain';
 COMMENT ON INDEX  holdfast.execution_waiting          IS 'What waits for each lock: ready, or parked until it is free';
+COMMENT ON INDEX  holdfast.execution_parked           IS 'What is parked at each lock, by workflow: the first of each is made ready when it is free';
 COMMENT ON INDEX  holdfast.execution_running          IS 'What runs; few';
 COMMENT ON INDEX  holdfast.execution_finished         IS 'Of each workflow the oldest first, to be removed';
 COMMENT ON INDEX  holdfast.execution_once_finished    IS 'The same for runs that were to happen once, whatever their name';

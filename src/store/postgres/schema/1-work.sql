@@ -159,22 +159,29 @@ COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change 
 CREATE FUNCTION holdfast.unpark(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l    holdfast.lock := t.row;
-    made text;
+    l holdfast.lock := t.row;
+    g record;
 BEGIN
-    UPDATE holdfast.execution SET parked = false
-     WHERE id = (SELECT id FROM holdfast.execution WHERE lock = l.name AND state = 'PENDING' AND parked
-                  ORDER BY priority DESC, run_at, seq LIMIT 1)
-    RETURNING workflow INTO made;
-    IF FOUND THEN
-        t.ready := t.ready || made || E'\n';
-    ELSE
-        l.parked := false;
-        t.row := l;
-    END IF;
+    SELECT '' COLLATE "C" AS workflow, -1 AS concurrency, false AS to_verify INTO g;
+    l.parked := false;
+    LOOP
+        SELECT workflow, concurrency, to_verify INTO g FROM holdfast.execution
+         WHERE lock = l.name AND state = 'PENDING' AND parked
+           AND (workflow, concurrency, to_verify) > (g.workflow, g.concurrency, g.to_verify)
+         ORDER BY workflow, concurrency, to_verify LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        UPDATE holdfast.execution SET parked = false
+         WHERE id = (SELECT id FROM holdfast.execution
+                      WHERE lock = l.name AND state = 'PENDING' AND parked AND workflow = g.workflow AND concurrency = g.concurrency
+                        AND to_verify = g.to_verify
+                      ORDER BY priority DESC, run_at, seq LIMIT 1);
+        t.ready := t.ready || g.workflow || E'\n';
+        l.parked := true;
+    END LOOP;
+    t.row := l;
     RETURN t;
 END $$;
-COMMENT ON FUNCTION holdfast.unpark IS 'Make the first execution ready that is parked at this lock; where there is none, the lock says so';
+COMMENT ON FUNCTION holdfast.unpark IS 'Of the executions that are parked at this lock, make the first of each workgroup ready; where there is none, the lock says so';
 
 CREATE FUNCTION holdfast.save(t holdfast.turn, p_before holdfast.lock, p_lazily boolean DEFAULT false) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
