@@ -411,11 +411,12 @@ int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_
     snprintf(t->row.name, sizeof t->row.name, "%s", name);
     if (!kv)
         return 0;
-    /* Entries may move: what is needed of one is taken before the next is looked for. */
-    struct hf_etcd_kv copy = *kv;
-    if ((r = hf_etcd_get(t, alive, true, &life, err)) < 0)
-        return r;
-    hf_etcd_take_record(&copy, life, hf_clock_wall_ms(), ret, &t->row);
+    hf_etcd_take_record(kv, true, INT64_MIN, ret, &t->row);
+    if (ret->grant.held) { /* else it does not matter, and need not be compared */
+        if ((r = hf_etcd_get(t, alive, true, &life, err)) < 0)
+            return r;
+        judge(&ret->grant, life, hf_clock_wall_ms());
+    }
     note_row(&t->row, &ret->grant);
     if (ret->grant.execution_id[0] && (r = load_execution(t, ret, err)) < 0)
         return r;

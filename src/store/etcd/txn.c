@@ -1,7 +1,9 @@
 /*
  * One change. Everything that was read is remembered with its revision, everything that is to be
  * written is collected; the commit is one Txn that compares the former and writes the latter. Where
- * somebody was faster, the same Txn has read all of it again: the next try begins with that.
+ * somebody was faster, what was known is forgotten and read; from then on the same Txn reads all of it
+ * again where it fails, and the next try begins with that. Not at first: the gateway takes its time for
+ * each part of a request, needed or not.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -395,7 +397,7 @@ static void remember(struct hf_etcd_txn *t, int64_t revision)
 {
     for (size_t i = 0; i < t->n; i++) {
         struct hf_etcd_entry *e = &t->of[i];
-        if (!e->often)
+        if (!e->often && !(e->put && e->kv.lease)) /* an alive/NAME that was not read */
             continue;
         if (e->put)
             e->kv.mod = revision;
@@ -440,7 +442,10 @@ static int send_txn(struct hf_etcd_txn *t, bool changes, struct hf_error *err)
     json_t *answer;
     write_compares(t, &body);
     write_changes(t, &body);
-    write_reads(t, &body);
+    if (t->tries)
+        write_reads(t, &body);
+    else
+        hf_buf_puts(&body, "]}");
     int r = hf_etcd_call(t->s, "/v3/kv/txn", &body, changes, &answer, err);
     hf_buf_clear(&body);
     if (r == -HF_NOT_FOUND) { /* a lease that ran out: the next try takes others */
@@ -457,8 +462,10 @@ static int send_txn(struct hf_etcd_txn *t, bool changes, struct hf_error *err)
     see_revision(t, hf_etcd_revision(answer));
     if (done)
         remember(t, hf_etcd_revision(answer));
-    else
+    else if (t->tries)
         learn(t, answer);
+    else
+        forget(t);
     json_decref(answer);
     return done ? 0 : raced(t, err);
 }
