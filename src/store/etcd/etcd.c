@@ -221,6 +221,9 @@ static int apply_some(struct hf_etcd *s, const struct hf_request *requests, size
     do {
         hf_etcd_txn_init(t, s, changes_something(requests, n));
         t->tries = patience.tries + patience.unknown;
+        t->alone = n == 1;
+        /* Who was woken knows that all has changed since. */
+        t->guesses &= !(n == 1 && requests[0].wait_ms && hf_etcd_is_watched(s, requests[0].token));
         r = try_once(t, requests, n, answers, err);
         hf_etcd_txn_clear(t);
     } while (r < 0 && may_try_again(&patience, t, r));

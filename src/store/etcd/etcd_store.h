@@ -167,6 +167,9 @@ int64_t hf_etcd_lease_s(int64_t ttl_ms);
 
 /* One that nobody uses, fresh. */
 int hf_etcd_lease_take(struct hf_etcd *s, int64_t ttl_ms, int64_t *ret_id, struct hf_error *err);
+/* For an offer: others may hang on it, too. */
+int hf_etcd_lease_of_offers(struct hf_etcd *s, int64_t ttl_ms, int64_t *ret_id,
+                            struct hf_error *err);
 /* It carries nothing any more. Also of those that we have not made: then it is left to run out. */
 void hf_etcd_lease_give(struct hf_etcd *s, int64_t id);
 /* etcd does not know it. */
@@ -211,6 +214,7 @@ struct hf_etcd_txn {
     struct hf_store base; /* what record.c hands to us */
     struct hf_etcd *s;
     bool writing;
+    bool alone;   /* it is one request */
     bool guesses; /* may begin with what the cache has */
     int tries;    /* before this one: then a key that the cache does not know is read */
     struct hf_etcd_entry *of;
@@ -385,6 +389,8 @@ int hf_etcd_share(struct hf_store *store, const struct hf_lock_id *id,
 void hf_etcd_unshare(struct hf_store *store, const struct hf_lock_id *id);
 /* By what name the granting process wakes this handle; empty: nobody watches here. */
 void hf_etcd_channel(struct hf_etcd *s, char ret[HF_UUID_LEN + 1]);
+/* Does somebody wait here by this token? */
+bool hf_etcd_is_watched(struct hf_etcd *s, const char *token);
 void hf_etcd_wakes_close(struct hf_etcd *s);
 
 /* ---- idle.c --------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /*
  * etcd's leases. Each carries one lock's lease at a time, else a lock that nobody extends would live as
  * long as another. One that carries nothing any more is used again, so that to acquire is one Txn.
+ * Offers to waiters share one while it is fresh: nobody ever renews it.
  *
  *     sent        the last LeaseGrant or KeepAlive of it was sent
  *     +AGE        until then it is fresh, and taken as it is; later it is renewed first
@@ -22,6 +23,7 @@ enum { AGE_MS = 2000, LEASES_MAX = 1024, TRIES_MAX = 4 };
 struct lease {
     int64_t id, lives_s, sent_ms;
     bool in_use;
+    bool of_offers; /* shared, and never renewed */
 };
 
 struct hf_etcd_leases {
@@ -76,7 +78,7 @@ static bool take_kept(struct hf_etcd_leases *all, int64_t lives_s, struct lease 
         if (now_ms - all->of[i].sent_ms >= all->of[i].lives_s * 1000)
             drop(all, &all->of[i]);
     for (size_t i = 0; i < all->n; i++)
-        if (!all->of[i].in_use && all->of[i].lives_s == lives_s &&
+        if (!all->of[i].in_use && !all->of[i].of_offers && all->of[i].lives_s == lives_s &&
             (!best || all->of[i].sent_ms > best->sent_ms))
             best = &all->of[i];
     if (best) {
@@ -160,6 +162,18 @@ int hf_etcd_lease_renew(struct hf_etcd *s, int64_t id, struct hf_error *err)
     return 0;
 }
 
+/* Until there is one, or it is known that there will be none. */
+static int grant_surely(struct hf_etcd *s, struct lease *l, struct hf_error *err)
+{
+    int r;
+    for (int i = 0; (r = grant(s, l, err)) == -HF_UNKNOWN && i < TRIES_MAX; i++)
+        if ((r = hf_etcd_lease_renew(s, l->id, err)) != -HF_NOT_FOUND)
+            break; /* it was granted after all, and has just been renewed */
+    if (r >= 0)
+        keep(s->leases, l);
+    return r;
+}
+
 int hf_etcd_lease_take(struct hf_etcd *s, int64_t ttl_ms, int64_t *ret_id, struct hf_error *err)
 {
     struct lease l = {.lives_s = hf_etcd_lease_s(ttl_ms), .in_use = true};
@@ -173,12 +187,34 @@ int hf_etcd_lease_take(struct hf_etcd *s, int64_t ttl_ms, int64_t *ret_id, struc
         if (r != -HF_NOT_FOUND)
             return r;
     }
-    for (int i = 0; (r = grant(s, &l, err)) == -HF_UNKNOWN && i < TRIES_MAX; i++)
-        if ((r = hf_etcd_lease_renew(s, l.id, err)) != -HF_NOT_FOUND)
-            break; /* it was granted after all, and has just been renewed */
-    if (r < 0)
-        return r;
-    keep(s->leases, &l);
-    *ret_id = l.id;
-    return 0;
+    if ((r = grant_surely(s, &l, err)) >= 0)
+        *ret_id = l.id;
+    return r;
+}
+
+static bool find_fresh_offer(struct hf_etcd_leases *all, int64_t lives_s, int64_t *ret_id)
+{
+    int64_t now_ms = real_ms();
+    bool found = false;
+    pthread_mutex_lock(&all->mutex);
+    for (size_t i = 0; !found && i < all->n; i++) {
+        const struct lease *l = &all->of[i];
+        found = l->of_offers && l->lives_s == lives_s && now_ms - l->sent_ms < AGE_MS;
+        if (found)
+            *ret_id = l->id;
+    }
+    pthread_mutex_unlock(&all->mutex);
+    return found;
+}
+
+int hf_etcd_lease_of_offers(struct hf_etcd *s, int64_t ttl_ms, int64_t *ret_id,
+                            struct hf_error *err)
+{
+    struct lease l = {.lives_s = hf_etcd_lease_s(ttl_ms), .in_use = true, .of_offers = true};
+    if (find_fresh_offer(s->leases, l.lives_s, ret_id))
+        return 0;
+    int r = grant_surely(s, &l, err);
+    if (r >= 0)
+        *ret_id = l.id;
+    return r;
 }

@@ -331,6 +331,8 @@ static int take_lease(struct hf_etcd_txn *t, const struct hf_grant *g, struct hf
     int64_t ttl_ms = g->offered && g->ttl_ms > HF_OFFER_MS ? HF_OFFER_MS : g->ttl_ms;
     free_lease(t, t->row.lease);
     t->row.lease = 0;
+    if (g->offered)
+        return hf_etcd_lease_of_offers(t->s, ttl_ms, &t->row.lease, err);
     if (t->n_taken == HF_ETCD_TAKEN_MAX)
         return hf_fail(err, HF_TOO_LARGE, "too many grants at once");
     int r = hf_etcd_lease_take(t->s, ttl_ms, &t->row.lease, err);

@@ -504,7 +504,8 @@ static int change_chosen(struct hf_etcd_txn *t, const struct chosen *c, bool par
     struct hf_etcd_stored found;
     int r = fetch_chosen(t, c, err);
     for (size_t i = 0; r >= 0 && i < c->n; i++) {
-        if ((r = hf_etcd_read_execution(t, c->ids[i], &found, err)) <= 0)
+        if ((r = hf_etcd_read_execution(t, c->ids[i], &found, err)) <= 0 ||
+            found.x.state != HF_PENDING)
             continue;
         if (parks)
             found.x.parked = true;
@@ -542,6 +543,9 @@ static int touch_record(struct hf_etcd_txn *t, const struct hf_etcd_txn *like, c
 static int go_ahead(struct hf_etcd_txn *t, const char *name, const struct chosen *c, bool parks,
                     const struct hf_effects *fx, struct hf_error *err)
 {
+    t->too_large = !t->alone; /* others of the batch may have changed the same */
+    if (t->too_large)
+        return hf_fail(err, HF_TOO_LARGE, "there are too many to be changed at once");
     struct hf_etcd_txn *first = malloc(sizeof *first);
     if (!first)
         return hf_fail(err, HF_NOMEM, "out of memory");

@@ -414,6 +414,9 @@ static void forget(struct hf_etcd_txn *t)
 
 static void forget_leases(struct hf_etcd_txn *t)
 {
+    for (size_t i = 0; i < t->n; i++)
+        if (t->of[i].put && t->of[i].kv.lease)
+            hf_etcd_lease_forget(t->s, t->of[i].kv.lease);
     for (size_t i = 0; i < t->n_taken; i++)
         hf_etcd_lease_forget(t->s, t->taken[i]);
     t->n_taken = 0;

@@ -301,6 +301,20 @@ void hf_etcd_channel(struct hf_etcd *s, char ret[HF_UUID_LEN + 1])
     pthread_mutex_unlock(&s->mutex);
 }
 
+bool hf_etcd_is_watched(struct hf_etcd *s, const char *token)
+{
+    struct hf_etcd_wakes *w = s->wakes;
+    bool found = false;
+    if (!w || !token)
+        return false;
+    struct hf_lock_id id = hf_lock_id_of(token);
+    pthread_mutex_lock(&w->mutex);
+    for (size_t i = 0; !found && i < w->n; i++)
+        found = hf_lock_id_equal(&w->of[i].id, &id);
+    pthread_mutex_unlock(&w->mutex);
+    return found;
+}
+
 /* ---- what the store's operations are -------------------------------------------------------- */
 
 int hf_etcd_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id,
