@@ -53,11 +53,11 @@ def test_a_release_to_one_who_waits_is_not_lost_with_the_server(server, direct, 
 def test_a_release_that_was_lost_with_the_server_is_not_acknowledged(server, direct, queue):
     """flush() may be answered by a server that has started again since: it must see that the hand-over is not there."""
     holder, waiter = queue
-    fence = int(server.psql("SELECT max(fence) FROM holdfast.lock WHERE name = 'a'", "locks"))
-    assert server.psql(f"SELECT holdfast.flush('a', {fence})", "locks") == "f"
+    lock_id = server.psql("SELECT lock_id FROM holdfast.lock WHERE name = 'a'", "locks")
+    assert server.psql(f"SELECT holdfast.flush('a', '{lock_id}')", "locks") == "f"
     end(holder)
     assert waiter.wait(PATIENCE_S) == 0
-    assert server.psql(f"SELECT holdfast.flush('a', {fence})", "locks") == "t"
+    assert server.psql(f"SELECT holdfast.flush('a', '{lock_id}')", "locks") == "t"
 
 
 def ask(session, sql, last):

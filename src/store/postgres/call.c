@@ -253,7 +253,7 @@ static int flush(struct hf_postgres *s, struct hf_pg_task *t, struct hf_error *e
     struct hf_pg_statement st = {.sql = "SELECT holdfast.flush($1,$2)", .again = true};
     PGresult *result;
     hf_pg_bind_text(&st, t->req->name);
-    hf_pg_bind_int(&st, HF_PG_INT8, t->req->fence);
+    hf_pg_bind_id(&st, &t->id);
     int r = hf_pg_exchange(s, &st, 1, true, &result, NULL, err);
     if (r < 0)
         return r;

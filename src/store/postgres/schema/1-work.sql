@@ -84,12 +84,12 @@ END $$;
 COMMENT ON FUNCTION holdfast.commit_durably IS 'Take back commit_lazily: something has changed that must not be lost';
 
 -- A transaction that has written something waits for the disk, and so for all that was written before.
-CREATE FUNCTION holdfast.flush(p_name text, p_fence bigint) RETURNS boolean LANGUAGE sql VOLATILE
+CREATE FUNCTION holdfast.flush(p_name text, p_lock_id bytea) RETURNS boolean LANGUAGE sql VOLATILE
 AS $$
     SELECT pg_logical_emit_message(true, 'holdfast', '') IS NOT NULL
-       AND (SELECT max(l.fence) > p_fence FROM holdfast.lock AS l WHERE l.name = p_name)
+       AND (SELECT l.lock_id IS DISTINCT FROM p_lock_id FROM holdfast.lock AS l WHERE l.name = p_name ORDER BY l.fence DESC LIMIT 1)
 $$;
-COMMENT ON FUNCTION holdfast.flush IS 'In a transaction of its own: that the lock went from this fence to the next will not be lost; false: it has been, with the server';
+COMMENT ON FUNCTION holdfast.flush IS 'In a transaction of its own: that this one gave the lock back will not be lost; false: it has been, with the server';
 
 -- ---- locking a name's row -------------------------------------------------------------------------
 
