@@ -257,7 +257,8 @@ static int flush(struct hf_postgres *s, struct hf_pg_task *t, struct hf_error *e
     int r = hf_pg_exchange(s, &st, 1, true, &result, NULL, err);
     if (r < 0)
         return r;
-    bool kept = hf_pq.PQntuples(result) == 1 && hf_pq.PQgetvalue(result, 0, 0)[0] == 't';
+    struct hf_pg_cursor at = {.result = result};
+    bool kept = hf_pq.PQntuples(result) == 1 && hf_pg_take_bool(&at);
     hf_pg_clear(&result, 1);
     if (kept)
         return 0;
