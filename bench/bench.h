@@ -38,7 +38,8 @@ bench_fn bench_run_command, bench_pairs_sqlite, bench_pairs_file, bench_eight_pr
     bench_handover, bench_names_sqlite, bench_names_file, bench_waiters, bench_takeover,
     bench_memory, bench_http, bench_webhook, bench_pg_pairs, bench_pg_seed, bench_pg_batch,
     bench_pg_handover, bench_pg_hot, bench_pg_names, bench_pg_snapshot, bench_history_sqlite,
-    bench_pg_history, bench_pg_work, bench_sqlite_work, bench_dynamodb;
+    bench_pg_history, bench_pg_work, bench_sqlite_work, bench_dynamodb, bench_etcd_pairs,
+    bench_etcd_handover, bench_etcd_run;
 
 /* ---- measure.c ------------------------------------------------------------------------------ */
 
@@ -148,6 +149,15 @@ void postgres_run(const char *url, const char *sql);
 extern const char bare_pgbench_script[];
 /* pgbench with `n` clients that run `script`, a file, for whole seconds: its transactions/s. */
 double postgres_pgbench(const char *url, const char *script, int n, int seconds);
+
+/* ---- subject_etcd.c: where is a store's URL, of which only the host counts --------------------- */
+
+extern const struct subject bare_etcd;    /* two Txns, in a lease that is made once */
+extern const struct subject watch_etcd;   /* the same, waits by a watch */
+extern const struct subject service_etcd; /* etcd's own lock service */
+
+/* etcd on 127.0.0.1:7493, until this process ends; false: there is none. Of bench_http.c. */
+bool bench_start_etcd(const struct bench_env *env);
 
 /* ---- crowd.c -------------------------------------------------------------------------------- */
 

@@ -273,6 +273,8 @@ static bool start_server(const char *const argv[], int port)
     if (access(argv[0], X_OK) < 0)
         return false;
     pid_t pid = spawn_start(argv, out);
+    if (!n_servers)
+        atexit(stop_servers);
     servers[n_servers++] = pid;
     for (int tries = 0; tries < 200; tries++) {
         if ((fd = connect_to(port)) >= 0) {
@@ -317,7 +319,7 @@ static bool start_redis(const struct bench_env *env)
     return start_server(argv, REDIS);
 }
 
-static bool start_etcd(const struct bench_env *env)
+bool bench_start_etcd(const struct bench_env *env)
 {
     char *dir = bench_path(env, "", "etcd");
     const char *const argv[] = {"/usr/bin/etcd",
@@ -380,12 +382,11 @@ static void contest(const struct bench_env *env, const char *what, const struct 
 
 void bench_http(const struct bench_env *env)
 {
-    atexit(stop_servers);
     if (!start_ours(env))
         errx(1, "the service does not start");
     if (start_redis(env))
         contest(env, "HTTP pairs/s, 64 clients, durable, vs Redis", &ours_pairs, &redis_pairs, 1.2);
-    if (start_etcd(env))
+    if (bench_start_etcd(env))
         contest(env, "HTTP pairs/s, 64 clients, durable, vs etcd", &ours_pairs, &etcd_pairs, 10);
     if (start_hello(env))
         contest(env, "GET status/s, 64 clients, vs libmicrohttpd hello", &ours_status, &hello, 0.6);

@@ -21,7 +21,7 @@ from datetime import datetime
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # for servers and proxy
-from servers import PgBouncer, Postgres, Scratch  # noqa: E402
+from servers import Etcd, PgBouncer, Postgres, Scratch  # noqa: E402
 
 # Whoever runs the tests in the background may ignore signals; what they start must not inherit that.
 for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -181,6 +181,14 @@ def on_postgres(request):
     server.drop_database(database)
 
 
+def on_etcd(request):
+    """A prefix of its own on the member that all tests of this process share."""
+    server = request.getfixturevalue("shared_etcd")
+    prefix = f"test_{uuid.uuid4().hex[:12]}"
+    yield server.url(prefix)
+    server.ctl("del", "--prefix", f"{prefix}/")
+
+
 def on_http(request):
     """A service of its own on a sqlite store."""
     tmp_path = request.getfixturevalue("tmp_path")
@@ -193,7 +201,7 @@ def on_http(request):
 
 FILE_STORES = {"sqlite": "sqlite:{}/store.db", "file": "file:{}/locks"}
 STORES = {**FILE_STORES, "postgres": on_postgres}
-ON_DEMAND = {"http": on_http}  # only where a test's marker names it
+ON_DEMAND = {"http": on_http, "etcd": on_etcd}  # only where a test's marker names it
 
 
 in_files = pytest.mark.stores(*FILE_STORES)
@@ -252,6 +260,14 @@ def shared_postgres():
     settings = {"max_connections": "1000"} if FULL else {}  # a worker has a few
     with Scratch() as scratch:
         server = Postgres(scratch, **settings)
+        server.start()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_etcd():
+    with Scratch() as scratch:
+        server = Etcd(scratch)
         server.start()
         yield server
 

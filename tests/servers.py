@@ -8,8 +8,8 @@
         server.psql("SELECT 1", "mine")
         server.kill(); server.start()            # kill -9, and recovery
 
-From a shell: tests/servers.py postgres|dynamodb PROGRAM ARG... runs the program with every {url} among
-its arguments replaced by that of a new database or table on a new server.
+From a shell: tests/servers.py postgres|dynamodb|etcd PROGRAM ARG... runs the program with every {url} among
+its arguments replaced by that of a new database, table or prefix on a new server.
 """
 import contextlib
 import fcntl
@@ -22,11 +22,13 @@ import pwd
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.parse
+import urllib.request
 
 LIMIT_S = 60  # a start or an end that takes longer never comes
 
@@ -469,6 +471,73 @@ class Dynalite(DynamoServer):
                 "--createTableMs", "20"]
 
 
+# ---- etcd
+
+
+class Etcd(Server):
+    """A member of a cluster; alone unless it is given the others: see etcd_cluster()."""
+
+    def __init__(self, scratch, *options, certificate=None):
+        """certificate: (its file, its key's), for TLS."""
+        super().__init__(scratch, "etcd")
+        self.peer_port = free_port()
+        self.certificate = certificate
+        self.members = [self]
+        self.options = options
+
+    def command(self):
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        options = list(self.options)
+        client = self.origin()
+        if self.certificate:
+            options += ["--cert-file", self.certificate[0], "--key-file", self.certificate[1]]
+        initial = ",".join(f"{m.name}=http://127.0.0.1:{m.peer_port}" for m in self.members)
+        return ["etcd", "--name", self.name, "--data-dir", self.dir, "--listen-client-urls", client,
+                "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                "--initial-cluster", initial, "--initial-cluster-token", self.scratch.path, "--logger", "zap",
+                "--log-level", "warn", *options]
+
+    def origin(self):
+        return f"http{'s' if self.certificate else ''}://127.0.0.1:{self.port}"
+
+    def is_ready(self):
+        """It answers, and there is a leader."""
+        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(
+                f"{self.origin()}/health", timeout=5,
+                context=ssl._create_unverified_context()) as answer:  # it is ours
+            return json.load(answer)["health"] == "true"
+        return False
+
+    def ctl(self, *args, **options):
+        return self.run("etcdctl", "--endpoints", f"127.0.0.1:{self.port}", *args, **options)
+
+    def status(self):
+        return json.loads(self.ctl("endpoint", "status", "-w", "json"))[0]["Status"]
+
+    def is_leader(self):
+        status = self.status()
+        return status.get("leader", 0) == status["header"]["member_id"]
+
+    def url(self, prefix=""):
+        return etcd_url([self], prefix)
+
+
+def etcd_url(members, prefix=""):
+    return "etcd://" + ",".join(f"127.0.0.1:{m.port}" for m in members) + (f"/{prefix}" if prefix else "")
+
+
+def etcd_cluster(scratch, n=3, *options):
+    """So many members, started."""
+    members = [Etcd(scratch, *options) for _ in range(n)]
+    for member in members:
+        member.members = members
+    for member in members:
+        member.start(ready=False)
+    for member in members:
+        member.wait_until_ready()
+    return members
+
+
 # ---- from a shell
 
 
@@ -485,13 +554,17 @@ def scratch_dynamodb(server):
     return url
 
 
-KINDS = {"postgres": (Postgres, scratch_postgres), "dynamodb": (DynamoLocal, scratch_dynamodb)}
+def scratch_etcd(server):
+    return server.url("scratch")
+
+
+KINDS = {"postgres": (Postgres, scratch_postgres), "dynamodb": (DynamoLocal, scratch_dynamodb), "etcd": (Etcd, scratch_etcd)}
 SKIPPED = 77  # as meson has it
 
 
 def main():
     if len(sys.argv) < 3 or sys.argv[1] not in KINDS:
-        sys.exit("usage: tests/servers.py postgres|dynamodb PROGRAM [ARG...]")
+        sys.exit("usage: tests/servers.py postgres|dynamodb|etcd PROGRAM [ARG...]")
     kind, make_scratch = KINDS[sys.argv[1]]
     with Scratch() as scratch:
         try:

@@ -2,8 +2,8 @@
  * libcurl, loaded when an http: store is opened: no other command pays for it. And what every
  * request needs: a connection that is kept, deadlines, the token, and what went wrong in one line.
  */
-#ifndef HF_HTTP_CURL_H
-#define HF_HTTP_CURL_H
+#ifndef HF_STORE_CURL_H
+#define HF_STORE_CURL_H
 
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>

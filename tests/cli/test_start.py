@@ -11,7 +11,7 @@ import pytest
 from conftest import marked_processes, poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite", "postgres", "http")
+pytestmark = pytest.mark.stores("sqlite", "postgres", "http", "etcd")
 
 EXECUTION = ["id", "workflow", "state", "key", "runAt", "priority", "attempt", "fence", "owner", "createdAt",
              "startedAt", "finishedAt", "exitCode", "reason", "retryOf", "duplicate"]
@@ -25,6 +25,7 @@ def sh(script, **settings):
 # ---- what a command gets and gives --------------------------------------------------------------
 
 
+@pytest.mark.stores("sqlite", "postgres", "http")  # without a warning
 def test_input_output_environment_and_exit_code(hf):
     flows = Workflows(hf, pay=sh("cat; echo to-stderr >&2; env | grep ^HOLDFAST_ | sort; exit 7"))
     done = flows.start("pay", "--key", "evt 1", "--input", "-", input="the input\n")

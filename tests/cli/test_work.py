@@ -11,7 +11,7 @@ import pytest
 from conftest import marked_processes, poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite", "postgres", "http")
+pytestmark = pytest.mark.stores("sqlite", "postgres", "http", "etcd")
 
 
 def sh(script, **settings):
@@ -129,6 +129,7 @@ def test_a_scheduled_execution_is_run(hf):
     assert done.stdout == ""
 
 
+@pytest.mark.stores("sqlite", "postgres", "http")  # without a warning
 def test_quiet_and_json_lines(hf):
     Workflows(hf, pay=sh("true"))
     schedule(hf, "pay")

@@ -10,7 +10,7 @@ import pytest
 from conftest import poll
 from workflows import Workflows
 
-pytestmark = pytest.mark.stores("sqlite", "postgres")
+pytestmark = pytest.mark.stores("sqlite", "postgres", "etcd")
 
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 

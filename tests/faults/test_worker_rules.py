@@ -70,7 +70,7 @@ def test_on_lost_decides(hf, on_lost, how):
     flows = Workflows(hf, publish=ledger.workflow(HANGS % {"done": done}, **settings))
     schedule_all(hf, "publish", KEYS)
     crew = Crew(hf, 1, "--concurrency", "4", "--grace", "0s")
-    poll(lambda: len(ledger.of("start")) == len(KEYS))
+    poll(lambda: len(ledger.of("start")) == len(KEYS) and len(list(hf.tmp_path.glob("done-*"))) == 2)
     getattr(crew.workers[0], how)()
     crew.replace(0)
     poll(lambda: is_settled(flows))

@@ -19,4 +19,7 @@ struct engine_clock {
 /* PostgreSQL: holdfast.clock() becomes one that reads a table. */
 extern const struct engine_clock postgres_clock;
 
+/* etcd: its leases last for hours, and alive/NAME is removed when the lease would have run out. */
+extern const struct engine_clock etcd_clock;
+
 #endif

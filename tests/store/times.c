@@ -63,7 +63,7 @@ void share_clocks(const char *path)
     close(fd);
 }
 
-static const struct engine_clock *const engine_clocks[] = {&postgres_clock};
+static const struct engine_clock *const engine_clocks[] = {&postgres_clock, &etcd_clock};
 static const struct engine_clock *engine_clock; /* NULL: it has none, or runs on its own */
 
 static void set_engine_clock(void)

@@ -354,6 +354,8 @@ static int count_lock_files(void)
 static void a_forked_child_keeps_no_kernel_lock(void **state)
 {
     struct hf_lease lease;
+    if (strncmp(store_url, "etcd:", 5) == 0)
+        return; /* it has none */
     assert_int_equal(hf_acquire(hf, "parent", NULL, &lease, &err), 0);
     assert_true(count_lock_files() > 0);
     pid_t pid = fork();

@@ -1,0 +1,535 @@
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "error.h"
+#include "etcd_store.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* ---- the record as JSON --------------------------------------------------------------------- */
+
+#define GRANT(kind, name, member) HF_ETCD_FIELD(kind, struct hf_record, name, grant.member)
+static const struct hf_etcd_field grant_fields[] = {
+    GRANT(BOOL, "offered", offered),
+    GRANT(ID, "lockId", id),
+    GRANT(TEXT, "owner", owner),
+    GRANT(TEXT, "note", note),
+    GRANT(INT64, "acquiredAt", acquired_at_ms),
+    GRANT(INT64, "acquired", acquired_ms),
+    GRANT(INT64, "expires", expires_ms),
+    GRANT(INT64, "ttlMs", ttl_ms),
+    GRANT(INT64, "told", told_ms),
+    GRANT(TEXT, "executionId", execution_id),
+    GRANT(PROCESSES, "processes", bound),
+    GRANT(INT32, "tookReason", took.reason),
+    GRANT(TEXT, "tookLockId", took.lock_id),
+    GRANT(TEXT, "tookOwner", took.owner),
+    GRANT(INT64, "tookFence", took.fence),
+    GRANT(INT64, "tookAcquiredAt", took.acquired_at_ms),
+    GRANT(INT64, "tookHeldFor", took.held_for_ms),
+    GRANT(INT64, "tookTtl", took.ttl_ms),
+};
+
+#define RECORD(kind, name, member) HF_ETCD_FIELD(kind, struct hf_record, name, member)
+static const struct hf_etcd_field record_fields[] = {
+    RECORD(BOOL, "held", grant.held),
+    RECORD(INT64, "fence", last_fence),
+    RECORD(INT64, "deniedAt", denied_ms),
+    RECORD(INT32, "deniedEvents", n_denied),
+    RECORD(INT32, "waiters", n_waiters),
+    RECORD(BOOL, "parked", parked),
+    RECORD(INT64, "granted", counts.granted),
+    RECORD(INT64, "denied", counts.held),
+    RECORD(INT64, "released", counts.released),
+    RECORD(INT64, "releaseLost", counts.release_lost),
+    RECORD(INT64, "takenExpired", counts.taken_expired),
+    RECORD(INT64, "takenDied", counts.taken_died),
+    RECORD(INT64, "takenRebooted", counts.taken_rebooted),
+    RECORD(INT64, "forced", counts.forced),
+    RECORD(INT64, "lost", counts.lost),
+};
+
+#define ROW(kind, name, member) HF_ETCD_FIELD(kind, struct hf_etcd_row, name, member)
+static const struct hf_etcd_field row_fields[] = {
+    ROW(INT64, "lease", lease),
+    ROW(INT64, "tickets", tickets),
+    ROW(TEXT, "lastEvent", last_event),
+};
+
+/* How and the id, for each, newest first. */
+static json_t *encode_ended(const struct hf_record *rec)
+{
+    char text[HF_ENDED_MAX * (HF_LOCK_ID_LEN + 2) + 1] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < rec->n_ended; i++) {
+        char hex[HF_LOCK_ID_LEN + 1];
+        hf_lock_id_format(&rec->ended[i].id, hex);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d%s", i ? " " : "",
+                                 rec->ended[i].how, hex);
+    }
+    return json_string(text);
+}
+
+static void decode_ended(const char *text, struct hf_record *rec)
+{
+    while (text && *text && rec->n_ended < HF_ENDED_MAX) {
+        struct hf_ended *e = &rec->ended[rec->n_ended];
+        char hex[HF_LOCK_ID_LEN + 1];
+        snprintf(hex, sizeof hex, "%.*s", HF_LOCK_ID_LEN, text + 1);
+        e->how = (uint8_t)(text[0] - '0');
+        if (!hf_lock_id_parse(hex, &e->id))
+            return;
+        rec->n_ended++;
+        text = strchr(text, ' ');
+        text = text ? text + 1 : NULL;
+    }
+}
+
+static int put_record(struct hf_etcd_txn *t, const struct hf_record *rec, struct hf_error *err)
+{
+    char key[HF_ETCD_KEY_MAX];
+    hf_etcd_key(t->s, key, "lock/%s", rec->name);
+    json_t *object = hf_etcd_encode(record_fields, COUNT(record_fields), rec);
+    json_t *more = hf_etcd_encode(row_fields, COUNT(row_fields), &t->row);
+    json_object_update(object, more);
+    json_decref(more);
+    if (rec->grant.held) {
+        more = hf_etcd_encode(grant_fields, COUNT(grant_fields), rec);
+        json_object_update(object, more);
+        json_decref(more);
+    }
+    if (rec->n_ended)
+        json_object_set_new_nocheck(object, "ended", encode_ended(rec));
+    json_object_set_new_nocheck(object, "txn", json_string(t->nonce));
+    return hf_etcd_put_json(t, key, object, 0, err);
+}
+
+/*
+ * While alive/NAME is there the lease has not run out, and when it is not it has, whatever a clock says:
+ * the time in the record is for people.
+ */
+static void judge(struct hf_grant *g, bool alive, int64_t now_ms)
+{
+    if (alive && g->expires_ms <= now_ms)
+        g->expires_ms = now_ms + 1;
+    if (!alive && g->expires_ms > now_ms)
+        g->expires_ms = now_ms;
+}
+
+void hf_etcd_take_record(const struct hf_etcd_kv *kv, bool alive, int64_t now_ms,
+                         struct hf_record *ret, struct hf_etcd_row *row)
+{
+    json_t *object = hf_etcd_parse(kv);
+    hf_etcd_decode(record_fields, COUNT(record_fields), object, ret);
+    hf_etcd_decode(row_fields, COUNT(row_fields), object, row);
+    decode_ended(json_string_value(json_object_get(object, "ended")), ret);
+    ret->grant.fence = row->given = ret->last_fence;
+    if (ret->grant.held) {
+        hf_etcd_decode(grant_fields, COUNT(grant_fields), object, ret);
+        judge(&ret->grant, alive, now_ms);
+    }
+    json_decref(object);
+}
+
+static void note_row(struct hf_etcd_row *row, const struct hf_grant *g)
+{
+    row->held = g->held;
+    row->fence = g->fence;
+    row->expires_ms = g->expires_ms;
+    row->offered = g->offered;
+    row->ttl_ms = g->ttl_ms;
+}
+
+/* ---- waiters -------------------------------------------------------------------------------- */
+
+struct kept_waiter {
+    struct hf_waiter w;
+    char channel[HF_UUID_LEN + 1];
+};
+
+#define WAITER(kind, name, member) HF_ETCD_FIELD(kind, struct kept_waiter, name, member)
+static const struct hf_etcd_field waiter_fields[] = {
+    WAITER(ID, "lockId", w.id),           WAITER(INT32, "priority", w.priority),
+    WAITER(INT64, "ticket", w.ticket),    WAITER(INT64, "ttlMs", w.ttl_ms),
+    WAITER(INT64, "until", w.until_ms),   WAITER(INT64, "seen", w.seen_ms),
+    WAITER(INT64, "queued", w.queued_ms), WAITER(TEXT, "owner", w.owner),
+    WAITER(TEXT, "note", w.note),         WAITER(PROCESSES, "processes", w.bound),
+    WAITER(TEXT, "channel", channel),
+};
+
+static void waiter_key(struct hf_etcd_txn *t, const char *name, int32_t priority, int64_t ticket,
+                       char ret[HF_ETCD_KEY_MAX])
+{
+    hf_etcd_key(t->s, ret, "wait/%s\1%08x.%016llx", name,
+                (unsigned)(INT64_C(0x7fffffff) - priority), (unsigned long long)ticket);
+}
+
+static void place_key(struct hf_etcd_txn *t, const char *name, const struct hf_lock_id *id,
+                      char ret[HF_ETCD_KEY_MAX])
+{
+    char hex[HF_LOCK_ID_LEN + 1];
+    hf_lock_id_format(id, hex);
+    hf_etcd_key(t->s, ret, "place/%s\1%s", name, hex);
+}
+
+/* The oldest are forgotten: then they are looked up. */
+static void know_waiter(struct hf_etcd_txn *t, const struct kept_waiter *k)
+{
+    struct hf_etcd_known_waiter *known = &t->waiters[t->n_waiters++ % HF_ETCD_WAITERS_KNOWN];
+    known->id = k->w.id;
+    known->priority = k->w.priority;
+    known->ticket = k->w.ticket;
+    memcpy(known->channel, k->channel, sizeof known->channel);
+}
+
+static const struct hf_etcd_known_waiter *known_waiter(const struct hf_etcd_txn *t,
+                                                       const struct hf_lock_id *id)
+{
+    size_t n = t->n_waiters < HF_ETCD_WAITERS_KNOWN ? t->n_waiters : HF_ETCD_WAITERS_KNOWN;
+    const struct hf_etcd_known_waiter *found = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (hf_lock_id_equal(&t->waiters[i].id, id) &&
+            (!found || t->waiters[i].ticket >= found->ticket))
+            found = &t->waiters[i];
+    return found;
+}
+
+static void take_waiter(struct hf_etcd_txn *t, const struct hf_etcd_kv *kv, struct hf_waiter *ret)
+{
+    struct kept_waiter k = {0};
+    json_t *object = hf_etcd_parse(kv);
+    hf_etcd_decode(waiter_fields, COUNT(waiter_fields), object, &k);
+    json_decref(object);
+    *ret = k.w;
+    know_waiter(t, &k);
+}
+
+static int load_head(struct hf_etcd_txn *t, struct hf_record *rec, struct hf_error *err)
+{
+    char from[HF_ETCD_KEY_MAX], to[HF_ETCD_KEY_MAX];
+    struct hf_etcd_page page;
+    hf_etcd_key(t->s, from, "wait/%s\1", rec->name);
+    hf_etcd_key(t->s, to, "wait/%s\2", rec->name);
+    struct hf_etcd_span span = {.from = from, .to = to, .limit = HF_WINDOW};
+    int r = hf_etcd_range(t, &span, true, &page, err);
+    if (r < 0)
+        return r;
+    while (rec->n_head < page.n) {
+        take_waiter(t, &page.of[rec->n_head], &rec->head[rec->n_head]);
+        rec->n_head++;
+    }
+    /* Whoever edits keys by hand must not make us look for waiters that are not there. */
+    if (rec->n_head < HF_WINDOW)
+        rec->n_waiters = rec->n_head;
+    hf_etcd_page_clear(&page);
+    return 0;
+}
+
+/* The key of the waiter with this id. 1: there is one. */
+static int find_place(struct hf_etcd_txn *t, const char *name, const struct hf_lock_id *id,
+                      char ret[HF_ETCD_KEY_MAX], struct hf_error *err)
+{
+    const struct hf_etcd_kv *place;
+    char key[HF_ETCD_KEY_MAX];
+    const struct hf_etcd_known_waiter *known = known_waiter(t, id);
+    if (known) {
+        waiter_key(t, name, known->priority, known->ticket, ret);
+        return 1;
+    }
+    place_key(t, name, id, key);
+    int r = hf_etcd_get(t, key, false, &place, err);
+    if (r < 0 || !place)
+        return r;
+    hf_etcd_key(t->s, ret, "wait/%s\1%s", name, place->value);
+    return 1;
+}
+
+static int load_self(struct hf_etcd_txn *t, const struct hf_lock_id *id, struct hf_record *rec,
+                     struct hf_error *err)
+{
+    char key[HF_ETCD_KEY_MAX];
+    const struct hf_etcd_kv *kv;
+    for (uint32_t i = 0; i < rec->n_head; i++)
+        if (hf_lock_id_equal(&rec->head[i].id, id)) {
+            rec->self = rec->head[i];
+            rec->has_self = true;
+            return 0;
+        }
+    if (rec->n_waiters <= rec->n_head)
+        return 0;
+    int r = find_place(t, rec->name, id, key, err);
+    if (r <= 0 || (r = hf_etcd_get(t, key, false, &kv, err)) < 0 || !kv)
+        return r < 0 ? r : 0;
+    take_waiter(t, kv, &rec->self);
+    rec->has_self = true;
+    return 0;
+}
+
+static int put_self(struct hf_etcd_txn *t, const struct hf_record *rec, struct hf_error *err)
+{
+    char key[HF_ETCD_KEY_MAX], place[HF_ETCD_KEY_MAX];
+    struct kept_waiter k = {.w = rec->self};
+    bool is_new = !k.w.ticket;
+    if (is_new)
+        k.w.ticket = t->row.tickets;
+    hf_etcd_channel(t->s, k.channel);
+    know_waiter(t, &k);
+    waiter_key(t, rec->name, k.w.priority, k.w.ticket, key);
+    json_t *object = hf_etcd_encode(waiter_fields, COUNT(waiter_fields), &k);
+    int r = hf_etcd_put_json(t, key, object, 0, err);
+    if (r < 0 || !is_new)
+        return r;
+    place_key(t, rec->name, &k.w.id, place);
+    return hf_etcd_put_string(t, place, strrchr(key, '\1') + 1, err);
+}
+
+static int drop_waiters(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
+                        struct hf_error *err)
+{
+    char key[HF_ETCD_KEY_MAX];
+    int r = 0;
+    for (uint32_t i = 0; r >= 0 && i < fx->n_dropped; i++) {
+        if ((r = find_place(t, name, &fx->dropped[i], key, err)) <= 0)
+            continue;
+        r = hf_etcd_delete(t, key, err);
+        place_key(t, name, &fx->dropped[i], key);
+        if (r >= 0)
+            r = hf_etcd_delete(t, key, err);
+    }
+    return r < 0 ? r : 0;
+}
+
+/* In the same step: who is offered the lock is told through the channel of its process. */
+static int put_wakes(struct hf_etcd_txn *t, const struct hf_effects *fx, struct hf_error *err)
+{
+    int r = 0;
+    for (uint32_t i = 0; r >= 0 && i < fx->n_wake; i++) {
+        char key[HF_ETCD_KEY_MAX], hex[HF_LOCK_ID_LEN + 1];
+        const struct hf_etcd_known_waiter *known = known_waiter(t, &fx->wake[i]);
+        if (!known || !known->channel[0] || !t->row.lease)
+            continue;
+        hf_lock_id_format(&fx->wake[i], hex);
+        hf_etcd_key(t->s, key, "wake/%s/%s", known->channel, hex);
+        r = hf_etcd_put(t, key, "", 0, t->row.lease, err);
+    }
+    return r;
+}
+
+/* ---- liveness ------------------------------------------------------------------------------- */
+
+static void free_lease(struct hf_etcd_txn *t, int64_t lease)
+{
+    if (lease && t->n_freed < HF_ETCD_TAKEN_MAX)
+        t->freed[t->n_freed++] = lease;
+}
+
+static int take_lease(struct hf_etcd_txn *t, const struct hf_grant *g, struct hf_error *err)
+{
+    int64_t ttl_ms = g->offered && g->ttl_ms > HF_OFFER_MS ? HF_OFFER_MS : g->ttl_ms;
+    free_lease(t, t->row.lease);
+    t->row.lease = 0;
+    if (g->offered)
+        return hf_etcd_lease_of_offers(t->s, ttl_ms, &t->row.lease, err);
+    if (t->n_taken == HF_ETCD_TAKEN_MAX)
+        return hf_fail(err, HF_TOO_LARGE, "too many grants at once");
+    int r = hf_etcd_lease_take(t->s, ttl_ms, &t->row.lease, err);
+    if (r >= 0)
+        t->taken[t->n_taken++] = t->row.lease;
+    return r;
+}
+
+static int renew_lease(struct hf_etcd_txn *t, struct hf_error *err)
+{
+    int r = hf_etcd_lease_renew(t->s, t->row.lease, err);
+    if (r != -HF_NOT_FOUND)
+        return r;
+    char key[HF_ETCD_KEY_MAX];
+    hf_etcd_key(t->s, key, "alive/%s", t->row.name);
+    hf_etcd_cache_drop(t->s->cache, key);
+    t->conflict = true; /* it has run out: look again */
+    return hf_fail(err, HF_RACED, "the lease has run out");
+}
+
+/* alive/NAME as the grant wants it. */
+static int save_alive(struct hf_etcd_txn *t, const struct hf_record *rec, struct hf_error *err)
+{
+    const struct hf_grant *g = &rec->grant;
+    const struct hf_etcd_row *row = &t->row;
+    char key[HF_ETCD_KEY_MAX], text[32];
+    int r = 0;
+    hf_etcd_key(t->s, key, "alive/%s", rec->name);
+    if (!g->held) {
+        free_lease(t, t->row.lease);
+        t->row.lease = 0;
+        r = row->held ? hf_etcd_delete(t, key, err) : 0;
+    } else {
+        bool is_same = row->held && row->fence == g->fence && row->lease;
+        if (is_same && row->expires_ms == g->expires_ms && row->offered == g->offered)
+            return 0;
+        if (is_same && row->offered == g->offered && row->ttl_ms == g->ttl_ms)
+            r = renew_lease(t, err);
+        else
+            r = take_lease(t, g, err);
+        snprintf(text, sizeof text, "%lld", (long long)g->expires_ms);
+        if (r >= 0)
+            r = hf_etcd_put(t, key, text, strlen(text), t->row.lease, err);
+    }
+    note_row(&t->row, g);
+    return r;
+}
+
+/* ---- load and save -------------------------------------------------------------------------- */
+
+static int load_execution(struct hf_etcd_txn *t, struct hf_record *rec, struct hf_error *err)
+{
+    struct hf_etcd_stored found;
+    int r = hf_etcd_read_execution(t, rec->grant.execution_id, &found, err);
+    if (r > 0)
+        rec->execution = found.x;
+    rec->grant.ended = r == 0 || (r > 0 && rec->execution.state != HF_RUNNING);
+    return r < 0 ? r : 0;
+}
+
+int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
+                 struct hf_record *ret, struct hf_error *err)
+{
+    struct hf_etcd_txn *t = hf_etcd_txn_of(store);
+    char lock[HF_ETCD_KEY_MAX], alive[HF_ETCD_KEY_MAX];
+    const char *const keys[] = {lock, alive};
+    const struct hf_etcd_kv *kv, *life;
+    hf_etcd_key(t->s, lock, "lock/%s", name);
+    hf_etcd_key(t->s, alive, "alive/%s", name);
+    int r = t->guesses ? 0 : hf_etcd_fetch(t, keys, COUNT(keys), err);
+    if (r < 0 || (r = hf_etcd_get(t, lock, true, &kv, err)) < 0)
+        return r;
+    memset(ret, 0, offsetof(struct hf_record, head)); /* what is behind it is large */
+    ret->n_head = ret->n_waiters = 0;
+    ret->has_self = false;
+    snprintf(ret->name, sizeof ret->name, "%s", name);
+    t->row = (struct hf_etcd_row){0};
+    snprintf(t->row.name, sizeof t->row.name, "%s", name);
+    if (!kv)
+        return 0;
+    hf_etcd_take_record(kv, true, INT64_MIN, ret, &t->row);
+    if (ret->grant.held) { /* else it does not matter, and need not be compared */
+        if ((r = hf_etcd_get(t, alive, true, &life, err)) < 0)
+            return r;
+        judge(&ret->grant, life, hf_clock_wall_ms());
+    }
+    note_row(&t->row, &ret->grant);
+    if (ret->grant.execution_id[0] && (r = load_execution(t, ret, err)) < 0)
+        return r;
+    if (!ret->n_waiters || !t->writing)
+        return 0;
+    if ((r = load_head(t, ret, err)) < 0 || !self)
+        return r;
+    return load_self(t, self, ret, err);
+}
+
+/* A waiter that has asked again changes nothing for others. */
+static bool is_refresh_only(const struct hf_record *rec, const struct hf_effects *fx)
+{
+    return fx->put_self && rec->self.ticket && !fx->changed && !fx->n_events && !fx->n_dropped &&
+           !fx->n_executions && !fx->output_of[0] && !fx->unpark;
+}
+
+int hf_etcd_save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
+                 const struct hf_effects *fx, struct hf_error *err)
+{
+    struct hf_etcd_txn *t = hf_etcd_txn_of(store);
+    int r = hf_etcd_add_events(t, fx, err);
+    t->row.tickets += fx->put_self && !rec->self.ticket;
+    if (r >= 0)
+        r = save_alive(t, rec, err);
+    if (r >= 0 && !is_refresh_only(rec, fx))
+        r = put_record(t, rec, err);
+    if (r >= 0)
+        r = put_wakes(t, fx, err);
+    if (r >= 0)
+        r = drop_waiters(t, rec->name, fx, err);
+    if (r >= 0 && fx->put_self)
+        r = put_self(t, rec, err);
+    if (r >= 0)
+        r = hf_etcd_save_executions(t, ask, fx, err);
+    return r;
+}
+
+int64_t hf_etcd_next_fence(struct hf_store *store)
+{
+    struct hf_etcd_txn *t = hf_etcd_txn_of(store);
+    char key[HF_ETCD_KEY_MAX];
+    const struct hf_etcd_kv *meta;
+    hf_etcd_key(t->s, key, "meta");
+    int r = hf_etcd_get(t, key, true, &meta, NULL);
+    if (r < 0)
+        return r;
+    json_t *object = meta ? hf_etcd_parse(meta) : NULL;
+    int64_t epoch = json_integer_value(json_object_get(object, "epoch"));
+    json_decref(object);
+    if (t->row.given < epoch)
+        t->row.given = epoch;
+    return ++t->row.given;
+}
+
+int hf_etcd_was_last(struct hf_etcd *s, const char *name, const char *nonce, bool *ret,
+                     struct hf_error *err)
+{
+    char key[HF_ETCD_KEY_MAX];
+    struct hf_etcd_page page;
+    hf_etcd_key(s, key, "lock/%s", name);
+    struct hf_etcd_span span = {.from = key};
+    int r = hf_etcd_read(s, &span, &page, err);
+    if (r < 0)
+        return r;
+    json_t *object = page.n ? hf_etcd_parse(&page.of[0]) : NULL;
+    const char *last = json_string_value(json_object_get(object, "txn"));
+    *ret = last && strcmp(last, nonce) == 0;
+    json_decref(object);
+    hf_etcd_page_clear(&page);
+    return 0;
+}
+
+/* ---- who is ahead --------------------------------------------------------------------------- */
+
+static int processes_before(struct hf_etcd_txn *t, const char *name, const char *self,
+                            struct hf_processes *ret, struct hf_error *err)
+{
+    char from[HF_ETCD_KEY_MAX];
+    struct hf_etcd_page page;
+    struct hf_waiter w;
+    hf_etcd_key(t->s, from, "wait/%s\1", name);
+    struct hf_etcd_span span = {.from = from, .to = self, .limit = 1, .descending = true};
+    int r = hf_etcd_range(t, &span, false, &page, err);
+    if (r < 0 || !page.n)
+        return r;
+    take_waiter(t, &page.of[0], &w);
+    *ret = w.bound;
+    hf_etcd_page_clear(&page);
+    return 1;
+}
+
+int hf_etcd_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                  struct hf_processes *ret, struct hf_error *err)
+{
+    struct hf_etcd_txn *t = malloc(sizeof *t);
+    struct hf_record *rec = malloc(sizeof *rec);
+    char self[HF_ETCD_KEY_MAX];
+    int r = -HF_NOMEM;
+    if (t && rec) {
+        hf_etcd_txn_init(t, hf_etcd_of(store), false);
+        r = hf_etcd_load(&t->base, name, NULL, rec, err);
+        if (r >= 0 && rec->n_waiters)
+            r = find_place(t, name, id, self, err);
+        if (r > 0)
+            r = processes_before(t, name, self, ret, err);
+        if (r == 0)
+            *ret = rec->grant.bound;
+        hf_etcd_txn_clear(t);
+    }
+    free(rec);
+    free(t);
+    return r < 0 ? r : 0;
+}
