@@ -74,9 +74,6 @@ struct hf_record_ops {
     /* Optional: the time for people, where it is not this machine's. */
     int64_t (*wall_ms)(struct hf_store *store);
 
-    /* Other machines use it too: what is bound to processes of another boot may well be alive. */
-    bool is_shared;
-
     /* Tell the waiter, after the commit. Best effort: it polls too. */
     void (*wake)(struct hf_store *store, const char *name, const struct hf_lock_id *id);
 
