@@ -145,12 +145,15 @@ const json_t *hf_ddb_turn_seen(struct hf_ddb_turn *t, const char *pk, const char
 static int write_slot(struct hf_ddb_turn *t, const char *pk, const char *sk, json_t *item,
                       enum hf_ddb_how how, struct hf_error *err)
 {
-    struct hf_ddb_slot *slot = slot_of(t, pk, sk);
     const json_t *current;
-    int r = slot ? 0 : hf_fail(err, HF_NOMEM, "out of memory");
-    if (r >= 0 && how == HF_DDB_IF_SAME && !slot->is_read)
+    const struct hf_ddb_slot *known = find(t, pk, sk);
+    int r = 0;
+    if (how == HF_DDB_IF_SAME && !(known && known->is_read))
         r = hf_ddb_turn_get(t, pk, sk, &current, err);
-    if (r < 0) {
+    struct hf_ddb_slot *slot = r < 0 ? NULL : slot_of(t, pk, sk);
+    if (r >= 0 && !slot)
+        r = hf_fail(err, HF_NOMEM, "out of memory");
+    if (!slot) {
         json_decref(item);
         return r;
     }
