@@ -21,8 +21,9 @@ struct bench_env {
     const char *holdfast; /* the program */
     const char *self;     /* this program: `self --stamp` prints the clock */
     const char *dir;      /* an empty directory on the disk that is measured */
-    const char *node;     /* the script that measures npm's proper-lockfile; NULL: not there */
+    const char *node;     /* where node/ is installed, with npm's peers; NULL: not there */
     const char *postgres; /* the script that starts a server in `dir` */
+    const char *dynamodb; /* the script that starts an emulator and prints its endpoint */
     bool quick;           /* seconds rather than minutes */
 };
 
@@ -37,7 +38,8 @@ bench_fn bench_run_command, bench_pairs_sqlite, bench_pairs_file, bench_eight_pr
     bench_handover, bench_names_sqlite, bench_names_file, bench_waiters, bench_takeover,
     bench_memory, bench_http, bench_webhook, bench_pg_pairs, bench_pg_seed, bench_pg_batch,
     bench_pg_handover, bench_pg_hot, bench_pg_names, bench_pg_snapshot, bench_history_sqlite,
-    bench_pg_history, bench_etcd_pairs, bench_etcd_handover, bench_etcd_run;
+    bench_pg_history, bench_pg_work, bench_sqlite_work, bench_dynamodb, bench_etcd_pairs,
+    bench_etcd_handover, bench_etcd_run;
 
 /* ---- measure.c ------------------------------------------------------------------------------ */
 

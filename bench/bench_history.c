@@ -107,17 +107,21 @@ static void fill_postgres(const char *url, struct amount a)
     char *sql;
     if (asprintf(
             &sql,
-            "INSERT INTO holdfast.execution (id, workflow, lock, key, state, run_at, created_at)"
-            " SELECT gen_random_uuid(), 'w' || i %% %d, 'future ' || i, 'f' || i, 'PENDING',"
-            " now() + interval '30 days' + i * interval '1 millisecond', now()"
-            " FROM generate_series(1, %d) AS i; INSERT INTO holdfast.execution (id, workflow,"
-            " lock, key, state, run_at, created_at, finished_at) SELECT gen_random_uuid(),"
-            " 'w' || i %% %d, 'ended ' || i, 'e' || i, 'SUCCESS', now(), now(), now() -"
-            " (%d - i) * interval '1 millisecond' FROM generate_series(1, %d) AS i",
+            "WITH x AS (INSERT INTO holdfast.execution (id, workflow, lock, key, state, run_at,"
+            " created_at) SELECT gen_random_uuid(), 'w' || i %% %d, 'future ' || i, 'f' || i,"
+            " 'PENDING', now() + interval '30 days' + i * interval '1 millisecond', now() FROM"
+            " generate_series(1, %d) AS i RETURNING *) INSERT INTO holdfast.pending (seq, run_at,"
+            " priority, concurrency, to_verify, parked, id, workflow, lock) SELECT seq, run_at,"
+            " priority, concurrency, to_verify, parked, id, workflow, lock FROM x;"
+            "WITH x AS (INSERT INTO holdfast.execution (id, workflow, lock, key, state, run_at,"
+            " created_at, finished_at) SELECT gen_random_uuid(), 'w' || i %% %d, 'ended ' || i,"
+            " 'e' || i, 'SUCCESS', now(), now(), now() - (%d - i) * interval '1 millisecond' FROM"
+            " generate_series(1, %d) AS i RETURNING *) INSERT INTO holdfast.ended (finished_at,"
+            " seq, once, workflow) SELECT finished_at, seq, once, workflow FROM x",
             WORKFLOWS, a.future, WORKFLOWS, a.ended, a.ended) < 0)
         err(1, "asprintf");
     postgres_run(url, sql);
-    postgres_run(url, "VACUUM ANALYZE holdfast.execution");
+    postgres_run(url, "VACUUM ANALYZE holdfast.execution, holdfast.pending, holdfast.ended");
     free(sql);
 }
 

@@ -34,7 +34,8 @@ static double node_slice(void *arg, int64_t for_ns)
     const struct bench_env *env = arg;
     char *command, *dir = bench_path(env, "", "pairs-node");
     double per_second = 0;
-    if (asprintf(&command, "node '%s' '%s' %lld", env->node, dir, (long long)for_ns / 1000000) < 0)
+    if (asprintf(&command, "node '%s/proper-lockfile.js' '%s' %lld", env->node, dir,
+                 (long long)for_ns / 1000000) < 0)
         err(1, "asprintf");
     FILE *f = popen(command, "re");
     if (!f || fscanf(f, "%lf", &per_second) != 1 || pclose(f) != 0)

@@ -1,6 +1,6 @@
 /*
- * bench [--quick] --holdfast PROGRAM --dir DIR --postgres SCRIPT [--node SCRIPT] [FILTER]: called by
- * bench/run, which also stops the PostgreSQL that was started here.
+ * bench [--quick] --holdfast PROGRAM --dir DIR --postgres SCRIPT --dynamodb SCRIPT [--node DIR] [FILTER]:
+ * called by bench/run, which also stops the PostgreSQL that was started here.
  */
 #include <err.h>
 #include <getopt.h>
@@ -26,6 +26,7 @@ static const struct {
     {"names-file", bench_names_file},
     {"waiters", bench_waiters},
     {"history-sqlite", bench_history_sqlite},
+    {"sqlite-work", bench_sqlite_work},
     {"takeover", bench_takeover},
     {"memory", bench_memory},
     {"http", bench_http},
@@ -41,6 +42,8 @@ static const struct {
     {"pg-names", bench_pg_names, true},
     {"pg-snapshot", bench_pg_snapshot, true},
     {"pg-history", bench_pg_history, true},
+    {"pg-work", bench_pg_work, true},
+    {"dynamodb", bench_dynamodb},
 };
 
 int bench_amount(const struct bench_env *env, int full)
@@ -97,13 +100,10 @@ static void print_stamp(void)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"quick", no_argument, NULL, 'q'},
-        {"holdfast", required_argument, NULL, 'h'},
-        {"dir", required_argument, NULL, 'd'},
-        {"node", required_argument, NULL, 'n'},
-        {"stamp", no_argument, NULL, 's'},
-        {"postgres", required_argument, NULL, 'p'},
-        {0},
+        {"quick", no_argument, NULL, 'q'},          {"holdfast", required_argument, NULL, 'h'},
+        {"dir", required_argument, NULL, 'd'},      {"node", required_argument, NULL, 'n'},
+        {"stamp", no_argument, NULL, 's'},          {"postgres", required_argument, NULL, 'p'},
+        {"dynamodb", required_argument, NULL, 'D'}, {0},
     };
     struct bench_env env = {.self = argv[0]};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
@@ -123,13 +123,16 @@ int main(int argc, char **argv)
         case 'p':
             env.postgres = optarg;
             break;
+        case 'D':
+            env.dynamodb = optarg;
+            break;
         case 's':
             print_stamp();
             return 0;
         default:
             return 64;
         }
-    if (!env.holdfast || !env.dir || !env.postgres)
+    if (!env.holdfast || !env.dir || !env.postgres || !env.dynamodb)
         errx(64, "usage: bench/run BUILD-DIR [--quick] [FILTER]");
     const char *filter = optind < argc ? argv[optind] : "";
     bool all_measured = true;

@@ -90,7 +90,7 @@ _holdfast()
         --state) mapfile -t COMPREPLY < <(compgen -W 'PENDING RUNNING SUCCESS FAILED ABORTED' -- "$cur") ; return ;;
         --config|--input) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --once-per) mapfile -t COMPREPLY < <(compgen -W 'hour day' -- "$cur") ; return ;;
-        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres:// etcd:// http:' -- "$cur") ; return ;;
+        --store) mapfile -t COMPREPLY < <(compgen -W 'sqlite: file: postgres:// dynamodb:// etcd:// http:' -- "$cur") ; return ;;
         --log-format) mapfile -t COMPREPLY < <(compgen -W 'text json' -- "$cur") ; return ;;
         --tls-cert|--tls-key) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ; return ;;
         --name) mapfile -t COMPREPLY < <(compgen -W "$(_holdfast_names)" -- "$cur") ; return ;;

@@ -48,7 +48,7 @@ complete -c holdfast -n __holdfast_needs_command -a metrics -d 'Print totals for
 complete -c holdfast -n __holdfast_needs_command -a init -d 'Create the store or bring its schema up to date'
 complete -c holdfast -n __holdfast_needs_command -a help -d 'Show help'
 
-complete -c holdfast -l store -x -a 'sqlite: file: postgres:// etcd:// http:' -d 'Where locks are kept'
+complete -c holdfast -l store -x -a 'sqlite: file: postgres:// dynamodb:// etcd:// http:' -d 'Where locks are kept'
 complete -c holdfast -l json -d 'Print JSON'
 complete -c holdfast -s q -l quiet -d 'Print only what was asked for, and errors'
 complete -c holdfast -s h -l help -d 'Show help'

@@ -616,6 +616,15 @@ HF_API void hf_watch_remove(struct hf_watch *watch, const char *token, const voi
 /* Look after the processes just ahead of it. False: they are dead already, ask again at once. */
 HF_API bool hf_watch_behind(struct hf_watch *watch, const char *name, const char *token);
 
+/*
+ * As hf_idle_begin() and hf_idle_end(), for a worker that was added to the watch and is woken through
+ * it: for a program that sleeps on behalf of many.
+ */
+HF_API int hf_watch_idle(struct hf_watch *watch, const char *token,
+                         const struct hf_claim_options *opts, int64_t *ret_next_ms,
+                         struct hf_error *err);
+HF_API void hf_watch_awake(struct hf_watch *watch, const char *token);
+
 /* ---- looking -------------------------------------------------------------------------------- */
 
 HF_API int hf_status_of(struct hf *hf, const char *name, struct hf_status *ret,

@@ -69,7 +69,8 @@ class Link:
     def cut(self):
         self.is_cut = True
         for _, writer in self.streams.values():
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with contextlib.suppress(OSError):  # it has been closed just now
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
 
@@ -340,3 +341,57 @@ class DelaysRequest(Fault):
             return len(late)
 
         return proxy.call(send())
+
+
+# ---- DynamoDB
+
+
+class DynamoWatcher(Watcher):
+    """Knows the actions that are asked for, over all connections. One request at a time is on each."""
+
+    TARGET = b"DynamoDB_20120810."
+
+    def __init__(self, parent=None):
+        self.parent = parent or self
+        if not parent:
+            self.actions = []  # every one that was asked for, in order
+
+    def of_connection(self):
+        return type(self)(parent=self)
+
+    def sees(self, direction, data):
+        at = data.find(self.TARGET)
+        if direction == UP and at >= 0:
+            action = data[at + len(self.TARGET):].split(b"\r\n")[0].decode()
+            self.parent.actions.append(action)
+            self.on_action(action)
+        return data
+
+    def on_action(self, _action):
+        pass
+
+
+class LosesDynamoReply(DynamoWatcher):
+    """The n-th of these actions is done; the connection is reset and nobody hears of it."""
+
+    loses = False
+
+    def __init__(self, action=None, n=1, parent=None):
+        super().__init__(parent)
+        if not parent:
+            self.action, self.n = action, n
+            self.seen = self.happened = 0
+
+    def of_connection(self):
+        return type(self)(parent=self)
+
+    def on_action(self, action):
+        if action == self.parent.action:
+            self.parent.seen += 1
+            self.loses = self.parent.seen == self.parent.n
+
+    def sees(self, direction, data):
+        if direction == DOWN and self.loses:
+            self.parent.happened += 1
+            return None
+        return super().sees(direction, data)

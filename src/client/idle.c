@@ -61,21 +61,28 @@ static int take_wanted(const struct hf_claim_options *opts, struct hf_due *ret,
     return r;
 }
 
+int hf_idle_as(struct hf *hf, const struct hf_lock_id *id, const struct hf_claim_options *opts,
+               int64_t *ret_next_ms, struct hf_error *err)
+{
+    int64_t next_ms = 0;
+    struct hf_due wanted;
+    int r = hf_check_handle(hf, err);
+    if (r < 0 || (r = take_wanted(opts, &wanted, err)) < 0)
+        return r;
+    if (!hf->store->ops->idle)
+        return fail_unable(hf, err);
+    if ((r = hf->store->ops->idle(hf->store, id, &wanted, &next_ms, err)) >= 0 && ret_next_ms)
+        *ret_next_ms = next_ms;
+    return r;
+}
+
 int hf_idle_begin(struct hf_idle *idle, const struct hf_claim_options *opts, int64_t *ret_next_ms,
                   struct hf_error *err)
 {
     char bytes[256];
-    int64_t next_ms = 0;
-    struct hf_due wanted;
-    int r = hf_check_handle(idle->hf, err);
-    if (r < 0 || (r = take_wanted(opts, &wanted, err)) < 0)
-        return r;
     while (read(idle->fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
         continue;
-    struct hf_store *store = idle->hf->store;
-    if ((r = store->ops->idle(store, &idle->id, &wanted, &next_ms, err)) >= 0 && ret_next_ms)
-        *ret_next_ms = next_ms;
-    return r;
+    return hf_idle_as(idle->hf, &idle->id, opts, ret_next_ms, err);
 }
 
 void hf_idle_end(struct hf_idle *idle)

@@ -186,6 +186,23 @@ bool hf_watch_behind(struct hf_watch *w, const char *name, const char *token)
     return !ahead.n || hf_processes_alive(&ahead) != HF_DEAD;
 }
 
+/* ---- workers that sleep --------------------------------------------------------------------- */
+
+int hf_watch_idle(struct hf_watch *w, const char *token, const struct hf_claim_options *opts,
+                  int64_t *ret_next_ms, struct hf_error *err)
+{
+    struct hf_lock_id id = id_of(token);
+    return hf_idle_as(w->hf, &id, opts, ret_next_ms, err);
+}
+
+void hf_watch_awake(struct hf_watch *w, const char *token)
+{
+    struct hf_lock_id id = id_of(token);
+    struct hf_store *store = w->hf->store;
+    if (store->ops->idle)
+        store->ops->idle(store, &id, NULL, NULL, NULL);
+}
+
 /* ---- who was woken -------------------------------------------------------------------------- */
 
 /* The next one that the FIFO names and that still waits. */

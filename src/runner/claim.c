@@ -64,11 +64,11 @@ static void drop(struct hf_desk *d, struct hf_job *job, const char *why)
 
 /* ---- making them ready ---------------------------------------------------------------------- */
 
-struct hf_claim_options hf_desk_wants(const struct hf_desk *d)
+static struct hf_claim_options wants(const struct hf_desk *d, const char *const *names, size_t n)
 {
     struct hf_claim_options opts = HF_CLAIM_INIT;
-    opts.workflows = d->names;
-    opts.n_workflows = d->n_names;
+    opts.workflows = names;
+    opts.n_workflows = n;
     opts.bound[0] = getpid();
     opts.bound[1] = d->nursery->pid;
     opts.n_bound = 2;
@@ -76,13 +76,93 @@ struct hf_claim_options hf_desk_wants(const struct hf_desk *d)
     return opts;
 }
 
-static int claim_due(struct hf_desk *d, size_t max, size_t *ret_n, struct hf_error *err)
+struct hf_claim_options hf_desk_wants(const struct hf_desk *d)
 {
-    struct hf_claim_options opts = hf_desk_wants(d);
-    *ret_n = 0;
-    if (d->n_names == 0)
-        return 0;
-    return hf_claim(d->hf, &opts, max, d->claimed, ret_n, err);
+    return wants(d, d->open, d->n_open);
+}
+
+static int64_t now_us(void) { return hf_clock_boot_ms() * 1000; }
+
+/* What may be claimed now, and when the others may be. */
+static void choose_open(struct hf_desk *d)
+{
+    int64_t now = now_us();
+    d->n_open = d->n_unpaced;
+    d->pace_ms = INT64_MAX;
+    for (size_t i = 0; i < d->n_paces; i++) {
+        const struct hf_pace *pace = &d->paces[i];
+        int64_t open_ms = pace->open_us / 1000 + 1;
+        if (hf_pace_room(pace, now))
+            d->open[d->n_open++] = pace->workflow;
+        else if (open_ms < d->pace_ms)
+            d->pace_ms = open_ms;
+    }
+}
+
+int hf_desk_choose(struct hf_desk *d, const struct hf_workflows *all, struct hf_error *err)
+{
+    const struct hf_work_options *opts = d->opts;
+    size_t n = opts->n_workflows ? opts->n_workflows : all->n;
+    const char **open = calloc(n + 1, sizeof *open);
+    struct hf_pace *paces = calloc(n + 1, sizeof *paces);
+    if (!open || !paces) {
+        free(open);
+        free(paces);
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    }
+    free(d->open);
+    free(d->paces);
+    d->open = open;
+    d->paces = paces;
+    d->n_unpaced = d->n_paces = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct hf_workflow *w = &all->of[i];
+        if (opts->n_workflows && hf_workflows_find(all, opts->workflows[i], &w, NULL) < 0)
+            continue; /* that was checked before */
+        if (w->rate_us)
+            paces[d->n_paces++] = (struct hf_pace){w->name, w->rate_us, 0};
+        else
+            open[d->n_unpaced++] = w->name;
+    }
+    choose_open(d);
+    return 0;
+}
+
+/* Behind those that were claimed before. */
+static int claim_of(struct hf_desk *d, const char *const *names, size_t n_names, size_t max,
+                    size_t *n, struct hf_error *err)
+{
+    struct hf_claim_options opts = wants(d, names, n_names);
+    size_t some = 0;
+    int r = n_names && max ? hf_claim(d->hf, &opts, max, d->claimed + *n, &some, err) : 0;
+    *n += r < 0 ? 0 : some;
+    return r;
+}
+
+static int claim_paced(struct hf_desk *d, size_t max, size_t *n, struct hf_error *err)
+{
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < d->n_paces && *n < max; i++) {
+        struct hf_pace *pace = &d->paces[i];
+        size_t room = hf_pace_room(pace, now_us()), before = *n;
+        r = claim_of(d, &pace->workflow, 1, room < max - before ? room : max - before, n, err);
+        hf_pace_spend(pace, *n - before, now_us());
+    }
+    return r;
+}
+
+static int claim_due(struct hf_desk *d, size_t max, size_t *n, struct hf_error *err)
+{
+    int r = 0;
+    d->paces_first = !d->paces_first;
+    if (d->paces_first)
+        r = claim_paced(d, max, n, err);
+    if (r >= 0)
+        r = claim_of(d, d->open, d->n_unpaced, max - *n, n, err);
+    if (r >= 0 && !d->paces_first)
+        r = claim_paced(d, max, n, err);
+    choose_open(d);
+    return *n ? 0 : r; /* what was claimed before a failure is ours all the same */
 }
 
 /* A job of the claimed one with its guardian ready, or NULL: it was seen to. */

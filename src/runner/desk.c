@@ -111,25 +111,15 @@ static void say_schedule(void *arg, const char *sentence)
 /* Only what the file describes is claimed: nobody else would know how to run it. */
 static int use_workflows(struct hf_desk *d, struct hf_workflows *all, struct hf_error *err)
 {
-    const struct hf_work_options *opts = d->opts;
-    size_t n = opts->n_workflows ? opts->n_workflows : all->n;
-    const char **names = calloc(n + 1, sizeof *names);
-    if (!names)
-        return hf_fail(err, HF_NOMEM, "out of memory");
     struct hf_scheduler *scheduler;
     int r = hf_scheduler_open(all, d->scheduler, &scheduler, err);
-    if (r < 0) {
-        free(names);
+    if (r >= 0 && (r = hf_desk_choose(d, all, err)) < 0)
+        hf_scheduler_free(scheduler);
+    if (r < 0)
         return r;
-    }
     hf_scheduler_on_say(scheduler, say_schedule, NULL);
-    for (size_t i = 0; i < n; i++)
-        names[i] = opts->n_workflows ? opts->workflows[i] : all->of[i].name;
-    free(d->names);
     hf_scheduler_free(d->scheduler);
     hf_workflows_free(d->all);
-    d->names = names;
-    d->n_names = n;
     d->all = all;
     d->scheduler = scheduler;
     d->schedule_ms = 0;
@@ -304,11 +294,11 @@ static int64_t next_due(struct hf_desk *d)
     return in_ms > 0 ? hf_clock_boot_ms() + in_ms : 0;
 }
 
-/* Nothing was claimed. What has become due before we could be woken wakes nobody: claim again. */
+/* Nothing was claimed. What has come before we could be woken wakes nobody: claim again. */
 static void lie_down(struct hf_desk *d)
 {
-    int64_t before = d->n_claimed, next_ms = d->idle && d->n_names ? next_due(d) : INT64_MAX;
-    if (next_ms == 0)
+    int64_t before = d->n_claimed, next_ms = d->idle && d->n_open ? next_due(d) : INT64_MAX;
+    if (next_ms == 0 || d->asleep)
         hf_desk_claim(d, room(d));
     if (d->n_claimed > before || d->claim_ms != 0)
         return;
@@ -328,7 +318,7 @@ static void claim(struct hf_desk *d)
     if (d->claim_ms == 0 && d->n_claimed == before)
         lie_down(d);
     bool found = d->n_claimed > before;
-    if (!d->opts->drain || found || had_jobs || d->trouble_ms)
+    if (!d->opts->drain || found || had_jobs || d->trouble_ms || d->pace_ms != INT64_MAX)
         return;
     sweep(d);
     d->claim_ms = 0;
@@ -380,7 +370,7 @@ static int64_t tick(struct hf_desk *d)
         sweep(d);
     if (goes_on(d) && now_ms >= d->schedule_ms)
         schedule(d);
-    if (room(d) && now_ms >= d->claim_ms) {
+    if (room(d) && now_ms >= earlier(d->claim_ms, d->pace_ms)) {
         d->claim_ms = 0;
         claim(d);
     }
@@ -391,7 +381,7 @@ static int64_t tick(struct hf_desk *d)
     if (d->ending.first)
         next_ms = earlier(next_ms, d->finish_ms);
     if (room(d))
-        next_ms = earlier(next_ms, d->claim_ms);
+        next_ms = earlier(next_ms, earlier(d->claim_ms, d->pace_ms));
     if (!d->is_stopping)
         next_ms = earlier(next_ms, earlier(d->sweep_ms, d->watch_ms));
     if (goes_on(d))
@@ -430,7 +420,8 @@ static void clear(struct hf_desk *d)
         close(d->wake_fd);
     if (d->ready_fd >= 0)
         close(d->ready_fd);
-    free(d->names);
+    free(d->open);
+    free(d->paces);
     hf_scheduler_free(d->scheduler);
     hf_workflows_free(d->all);
     hf_workflows_free(d->reloaded);

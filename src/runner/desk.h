@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "job.h"
+#include "rate.h"
 #include "scheduler.h"
 #include "worker.h"
 
@@ -38,8 +39,11 @@ struct hf_desk {
     struct hf_scheduler *scheduler; /* of `all` */
     struct hf_idle *idle;           /* NULL: the store can't wake us, so we poll */
     bool asleep;                    /* the store may wake us; not while there is no room */
-    const char **names;             /* of the workflows that are claimed */
-    size_t n_names;
+    const char **open;        /* workflows that may be claimed now: first those that have no rate */
+    size_t n_unpaced, n_open; /* so many have none; so many in all */
+    struct hf_pace *paces;    /* of those that have one */
+    size_t n_paces;
+    bool paces_first; /* this time: neither kind keeps the other waiting */
     uint64_t last_id;
     size_t n_jobs;         /* claimed, and not yet settled */
     int64_t n_claimed;     /* ever */
@@ -50,6 +54,7 @@ struct hf_desk {
     struct hf_error refused; /* why it claims nothing more; code 0: it does */
     /* boot clock: when to do it next */
     int64_t claim_ms, finish_ms, sweep_ms, schedule_ms, watch_ms, prune_ms;
+    int64_t pace_ms; /* when one that was claimed as often as its rate allows may be again */
     int others[HF_DESK_OTHERS]; /* readable when one ends who runs executions beside us */
     size_t n_others;
     int64_t trouble_ms; /* boot clock: since when the store fails; 0: it does not */
@@ -102,7 +107,10 @@ bool hf_desk_may_hope(int r);
 /* Tell of trouble with the store, not too often; `err` NULL: that it is over. */
 void hf_desk_trouble(struct hf_desk *desk, const struct hf_error *err);
 
-/* What is to be claimed. Nothing where there are no names, but options without names mean all. */
+/* Claim these workflows from now on. */
+int hf_desk_choose(struct hf_desk *desk, const struct hf_workflows *all, struct hf_error *err);
+
+/* What may be claimed now. Nothing where n_open is 0, but options without names mean all. */
 struct hf_claim_options hf_desk_wants(const struct hf_desk *desk);
 
 /* Claim what is due, as far as there is room, and start it. */

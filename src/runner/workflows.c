@@ -11,6 +11,7 @@
 #include "cron.h"
 #include "error.h"
 #include "nearest.h"
+#include "rate.h"
 #include "text.h"
 #include "zones.h"
 
@@ -28,7 +29,7 @@ enum {
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-enum type { DURATION, NUMBER, CHOICE, TEXT, TEMPLATE, PATH, SCHEDULE, ZONE, WORDS, MAP };
+enum type { DURATION, NUMBER, RATE, CHOICE, TEXT, TEMPLATE, PATH, SCHEDULE, ZONE, WORDS, MAP };
 
 struct setting {
     const char *key;
@@ -50,6 +51,7 @@ static const struct setting settings[] = {
     {"overlap", CHOICE, AT(overlap), 0, 0, HF_OVERLAP_REJECT, overlaps},
     {"queue-limit", NUMBER, AT(queue_limit), 1, INT32_MAX, 100, NULL},
     {"concurrency", NUMBER, AT(concurrency), 1, INT32_MAX, 0, NULL},
+    {"rate", RATE, AT(rate_us), 0, 0, 0, NULL},
     {"retries", NUMBER, AT(retries), 0, RETRIES_MAX, -1, NULL},
     {"retry-backoff", DURATION, AT(retry_backoff_ms), 0, INT64_MAX, 5000, NULL},
     {"on-lost", CHOICE, AT(on_lost), 0, 0, HF_ON_LOST_ABORT, on_losts},
@@ -158,6 +160,15 @@ static int read_number(struct reader *r, const struct setting *s, const yaml_nod
                        (long long)s->min, (long long)s->max);
     *ret = n;
     return 0;
+}
+
+static int read_rate(const struct reader *r, const yaml_node_t *node, int64_t *ret)
+{
+    struct hf_error why;
+    const char *text = text_of(r, node, "a rate such as 10/s");
+    if (!text)
+        return -HF_INVALID;
+    return hf_rate_parse(text, ret, &why) < 0 ? fail_at(r, node, "%s", why.message) : 0;
 }
 
 static int read_choice(struct reader *r, const struct setting *s, const yaml_node_t *node,
@@ -279,6 +290,8 @@ static int read_value(struct reader *r, const struct setting *s, const yaml_node
         return read_duration(r, s, node, at);
     case NUMBER:
         return read_number(r, s, node, at);
+    case RATE:
+        return read_rate(r, node, at);
     case CHOICE:
         return read_choice(r, s, node, at);
     case TEXT:

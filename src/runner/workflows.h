@@ -24,6 +24,7 @@ struct hf_workflow {
     int64_t overlap;    /* enum hf_overlap */
     int64_t queue_limit;
     int64_t concurrency; /* 0: as many as their locks allow */
+    int64_t rate_us;     /* on each worker, so long from one to the next; 0: any rate */
     int64_t retries;     /* -1: not given */
     int64_t retry_backoff_ms;
     int64_t on_lost; /* enum hf_on_lost */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "execution.h"
 #include "locks.h"
 #include "wire.h"
 
@@ -14,6 +15,68 @@ enum {
 
 static struct claim *claim_of(struct request *req) { return req->context; }
 
+/* ---- nobody is told ------------------------------------------------------------------------- */
+
+static void keep_failure(struct item *item, int code, const struct hf_error *err)
+{
+    struct claim *c = item->claim;
+    metrics_store_error(c->call.req->server, item->job.ask.op);
+    item->got = false;
+    if (c->code >= 0) {
+        c->code = code;
+        c->err = *err;
+    }
+}
+
+/* The request is over: its client has gone, or is told what went wrong. */
+static void end_claim(struct claim *c)
+{
+    struct request *req = request_back(&c->call.req->job);
+    if (req)
+        request_fail(req, &c->err);
+}
+
+static void give_back_done(struct job *job, int code, const struct hf_answer *answer,
+                           const struct hf_error *err)
+{
+    struct claim *c = ((struct item *)job)->claim;
+    struct server *server = c->call.req->server;
+    (void)code, (void)answer, (void)err; /* where it failed, its lease runs out */
+    if (--c->left)
+        return;
+    end_claim(c);
+    claims_nudge(server, NULL);
+}
+
+/*
+ * Its client never hears of what was claimed for it. Each is given up, as if its holder had died: what
+ * was not marked as started is PENDING again, at once.
+ */
+static void give_back(struct claim *c)
+{
+    struct server *server = c->call.req->server;
+    for (size_t i = 0; i < c->n_items; i++)
+        c->left += c->items[i].got;
+    if (!c->left || server->closed) {
+        end_claim(c);
+        return;
+    }
+    for (size_t i = 0; i < c->n_items; i++) {
+        struct item *item = &c->items[i];
+        if (!item->got)
+            continue;
+        item->job.done = give_back_done;
+        item->job.ask = (struct hf_request){.op = HF_OP_RELEASE,
+                                            .name = item->lock,
+                                            .token = item->token,
+                                            .execution_id = item->id,
+                                            .outcome = HF_OUTCOME_LOST,
+                                            .reason = "its worker left before it was told",
+                                            .durable = true};
+        lane_put(server->lanes, LANE_WRITE, &item->job);
+    }
+}
+
 /* ---- inputs, and the answer ----------------------------------------------------------------- */
 
 static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
@@ -23,13 +86,22 @@ static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
     return 0;
 }
 
+/* One that is to be verified is started, if at all, when its worker says so. */
+static bool is_marked(const struct claim *c, const struct item *item)
+{
+    return item->got && c->marks && !item->x.to_verify;
+}
+
 /* {execution, lease, input}; a large input is null, and fetched by itself. */
 static int write_item(struct hf *hf, const struct item *item, struct hf_buf *out, size_t *left,
                       struct hf_error *err)
 {
     struct hf_buf input = HF_BUF(HF_INPUT_MAX);
+    struct hf_execution x = item->x;
     int r = hf_execution_data(hf, item->id, HF_DATA_INPUT, keep_bytes, &input, err);
-    execution_write(out, &item->x, &item->lease);
+    if (is_marked(item->claim, item)) /* or will be, before anybody reads this */
+        hf_execution_spawn(&x);
+    execution_write(out, &x, &item->lease);
     hf_wire_reopen(out, "inputSize");
     hf_buf_printf(out, "%zu,", input.len);
     if (input.len <= INPUT_MAX && input.len <= *left) {
@@ -42,7 +114,7 @@ static int write_item(struct hf *hf, const struct item *item, struct hf_buf *out
     return r;
 }
 
-static int inputs_work(struct job *job, struct hf *hf, struct hf_error *err)
+static int answer_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
     struct claim *c = claim_of(req);
@@ -50,7 +122,8 @@ static int inputs_work(struct job *job, struct hf *hf, struct hf_error *err)
     size_t left = INPUTS_MAX;
     bool first = true;
     int r = 0;
-    out->cap = 8 * INPUTS_MAX;
+    hf_buf_clear(out);
+    *out = (struct hf_buf)HF_BUF(8 * INPUTS_MAX);
     hf_buf_puts(out, "{\"items\":[");
     for (size_t i = 0; r >= 0 && i < c->n_items; i++) {
         if (!c->items[i].got)
@@ -64,20 +137,8 @@ static int inputs_work(struct job *job, struct hf *hf, struct hf_error *err)
     return r;
 }
 
-static void inputs_done(struct job *job, int code, const struct hf_answer *answer,
-                        const struct hf_error *err)
-{
-    struct request *req = request_back(job);
-    (void)answer;
-    if (!req)
-        return;
-    if (code < 0)
-        request_fail(req, err);
-    else
-        execution_answer_out(req, "application/json");
-}
-
-/* ---- asking --------------------------------------------------------------------------------- */
+static void answer_done(struct job *job, int code, const struct hf_answer *answer,
+                        const struct hf_error *err);
 
 static size_t count_got(const struct claim *c)
 {
@@ -87,32 +148,36 @@ static size_t count_got(const struct claim *c)
     return n;
 }
 
-/* All answers are there, and what was to be marked is. */
+/* As many as have been claimed are answered for, marked, and told. */
 static void go_on(struct claim *c)
 {
     struct request *req = c->call.req;
     struct server *server = req->server;
-    if (count_got(c) && !req->gone) {
-        req->job = (struct job){.work = inputs_work};
-        request_ask(req, LANE_READ, inputs_done);
-    } else if (c->code < 0 || req->gone) {
-        if ((req = request_back(&req->job)))
-            request_fail(req, &c->err);
-    } else { /* others were quicker: there may be more */
+    size_t n = count_got(c);
+    if (req->gone)
+        give_back(c);
+    else if (n && n == c->n_told) {
+        request_back(&req->job);
+        execution_answer_out(req, "application/json");
+    } else if (n) {
+        c->n_told = n;
+        req->job = (struct job){.work = answer_work};
+        request_ask(req, LANE_READ, answer_done);
+    } else if (c->code < 0)
+        end_claim(c);
+    else { /* others were quicker: there may be more */
+        c->n_told = 0;
         claim_hungers(c);
         claims_find_work(server->claims);
     }
 }
 
-static void keep_failure(struct item *item, int code, const struct hf_error *err)
+/* ---- marking -------------------------------------------------------------------------------- */
+
+static void item_done(struct item *item)
 {
-    struct claim *c = item->claim;
-    metrics_store_error(c->call.req->server, item->job.ask.op);
-    item->got = false;
-    if (c->code >= 0) {
-        c->code = code;
-        c->err = *err;
-    }
+    if (--item->claim->left == 0)
+        go_on(item->claim);
 }
 
 static void give_up_done(struct job *job, int code, const struct hf_answer *answer,
@@ -122,8 +187,7 @@ static void give_up_done(struct job *job, int code, const struct hf_answer *answ
     (void)answer;
     if (code < 0)
         keep_failure(item, code, err);
-    if (--item->claim->left == 0)
-        go_on(item->claim);
+    item_done(item);
 }
 
 /* Somebody wanted it to stop just now: it was not marked, and is over. */
@@ -145,6 +209,7 @@ static void mark_done(struct job *job, int code, const struct hf_answer *answer,
                       const struct hf_error *err)
 {
     struct item *item = (struct item *)job;
+    item->marked = code >= 0 && answer->code >= 0;
     if (code < 0)
         keep_failure(item, code, err);
     else if (answer->code < 0)
@@ -152,33 +217,24 @@ static void mark_done(struct job *job, int code, const struct hf_answer *answer,
     else if (answer->lease.cancel_requested) {
         give_up(item);
         return;
-    } else {
-        item->lease = answer->lease;
+    } else
         item->x = answer->execution;
-    }
-    if (--item->claim->left == 0)
-        go_on(item->claim);
+    item_done(item);
 }
 
-/* One that is to be verified is started, if at all, when its worker says so. */
-static bool is_marked(const struct claim *c, const struct item *item)
-{
-    return item->got && c->marks && !item->x.to_verify && !c->call.req->gone;
-}
-
-/* What was claimed and not yet told to anybody is PENDING again when its lease runs out. */
+/* The last step before they are told: nothing may fail behind it but the client. */
 static void mark_all(struct claim *c)
 {
     struct request *req = c->call.req;
     for (size_t i = 0; i < c->n_items; i++)
-        c->left += is_marked(c, &c->items[i]);
+        c->left += is_marked(c, &c->items[i]) && !c->items[i].marked;
     if (!c->left) {
         go_on(c);
         return;
     }
     for (size_t i = 0; i < c->n_items; i++) {
         struct item *item = &c->items[i];
-        if (!is_marked(c, item))
+        if (!is_marked(c, item) || item->marked)
             continue;
         item->job.done = mark_done;
         item->job.ask = (struct hf_request){
@@ -186,6 +242,22 @@ static void mark_all(struct claim *c)
         lane_put(req->server->lanes, LANE_WRITE, &item->job);
     }
 }
+
+static void answer_done(struct job *job, int code, const struct hf_answer *answer,
+                        const struct hf_error *err)
+{
+    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct claim *c = claim_of(req);
+    (void)answer;
+    if (code < 0)
+        c->err = *err;
+    if (code < 0 || req->gone)
+        give_back(c);
+    else
+        mark_all(c);
+}
+
+/* ---- asking --------------------------------------------------------------------------------- */
 
 static void leave_flight(struct claims *t, const char *id)
 {
@@ -226,7 +298,7 @@ static void ask_done(struct job *job, int code, const struct hf_answer *answer,
     }
     struct claims *t = c->call.req->server->claims;
     if (--c->left == 0)
-        mark_all(c);
+        go_on(c);
     claims_find_work(t);
 }
 

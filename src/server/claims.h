@@ -1,7 +1,7 @@
 /*
  * Workers that look for work, and wait for it:
  *
- *     post_claim -> hungry -> look -> asked -> marked as started -> inputs read -> answered
+ *     post_claim -> hungry -> look -> asked -> inputs read -> marked as started -> answered
  *                     ^        |        '-> all were refused: look again
  *                     |        '-> nothing is due: idle
  *                     '-- something may be there, or it was time to look again
@@ -31,7 +31,7 @@ struct item {
     struct claim *claim;
     execution_id id;
     char lock[HF_NAME_MAX + 1], token[HF_UUID_LEN + 1];
-    bool got;
+    bool got, marked;
     struct hf_lease lease;
     struct hf_execution x;
 };
@@ -45,6 +45,7 @@ struct claim {
     size_t max;
     struct item *items;
     size_t n_items, left; /* left: not yet answered */
+    size_t n_told;        /* in the answer as it is written */
     size_t refused;       /* those that stand before others and can't be had */
     int64_t until_ms;
     bool is_idle, marks; /* marks: what it claims is taken to be started */

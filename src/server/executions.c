@@ -410,7 +410,8 @@ static int read_finish(struct request *req, struct hf_error *err)
     struct execution_call *call = req->context;
     const struct fields *f = &call->fields;
     if (!(f->has & FIELD(STATE)))
-        return hf_fail(err, HF_INVALID, "the field state is needed: SUCCESS, FAILED, ABORTED or LOST");
+        return hf_fail(err, HF_INVALID,
+                       "the field state is needed: SUCCESS, FAILED, ABORTED or LOST");
     call->ask.op = HF_OP_RELEASE;
     call->ask.outcome = (enum hf_outcome)f->state;
     call->ask.has_exit_code = f->has & FIELD(EXIT_CODE);

@@ -207,8 +207,8 @@ void route_request(struct request *req);
 handler_fn get_lock, post_acquire, post_extend, post_release, post_force, post_guard, get_locks,
     post_sweep, get_wakes, post_batch, get_totals, get_events, get_stream, get_metrics, get_health,
     get_ready, get_openapi, get_root, post_execution, get_executions, get_execution, get_input,
-    get_output, get_log, get_last_key, post_cancel, post_retry, post_claim, post_due,
-    post_heartbeat, post_finish, post_webhook;
+    get_output, get_log, get_last_key, post_cancel, post_retry, post_claim, post_due, post_idle,
+    post_awake, post_heartbeat, post_finish, post_webhook;
 
 /* ---- the service ---------------------------------------------------------------------------- */
 

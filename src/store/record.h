@@ -71,6 +71,9 @@ struct hf_record_ops {
     /* The store's clock, read after begin. */
     int64_t (*now_ms)(struct hf_store *store);
 
+    /* Optional: the time for people, where it is not this machine's. */
+    int64_t (*wall_ms)(struct hf_store *store);
+
     /* Tell the waiter, after the commit. Best effort: it polls too. */
     void (*wake)(struct hf_store *store, const char *name, const struct hf_lock_id *id);
 

@@ -6,11 +6,8 @@
 #include "error.h"
 
 static const struct hf_store_ops *const stores[] = {
-    &hf_sqlite_store,
-    &hf_file_store,
-    &hf_postgres_store,
-    &hf_http_store,
-    &hf_etcd_store,
+    &hf_sqlite_store, &hf_file_store,     &hf_postgres_store,
+    &hf_http_store,   &hf_dynamodb_store, &hf_etcd_store,
 };
 
 enum { N_STORES = sizeof stores / sizeof *stores };

@@ -177,6 +177,7 @@ extern const struct hf_store_ops hf_sqlite_store;
 extern const struct hf_store_ops hf_file_store;
 extern const struct hf_store_ops hf_postgres_store;
 extern const struct hf_store_ops hf_http_store;
+extern const struct hf_store_ops hf_dynamodb_store;
 extern const struct hf_store_ops hf_etcd_store;
 
 #endif

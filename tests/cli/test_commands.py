@@ -7,7 +7,9 @@ from datetime import datetime, timezone
 
 import pytest
 
-from conftest import poll
+from conftest import STORES, poll
+
+pytestmark = pytest.mark.stores(*STORES, "http")
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 NO_TOKEN = "00000000-0000-4000-8000-000000000000"
@@ -134,6 +136,7 @@ def test_an_expired_lease_is_taken_over_loudly(hf):
     assert state(hf, "a") == "held"
 
 
+@pytest.mark.stores(*STORES)  # a service knows nothing of its clients' processes
 def test_a_lease_bound_to_a_process_ends_with_it(hf):
     holder = hf.start_program(["sleep", "1000"])
     lease = hf.json("acquire", "--pid", holder.pid, "--ttl", "1h", "a")

@@ -10,8 +10,10 @@ import time
 
 import pytest
 
-from conftest import poll
+from conftest import STORES, poll
 from test_commands import NO_TOKEN, let_expire, state
+
+pytestmark = pytest.mark.stores(*STORES, "http")
 
 # ---- status, list -----------------------------------------------------------------------------
 
@@ -247,6 +249,7 @@ def test_init_of_a_store_without_a_schema(hf):
     assert refused.returncode == 69 and "has no schema to print" in refused.stderr
 
 
+@pytest.mark.stores(*STORES)  # where the store itself is
 def test_bump_epoch_raises_later_fences(hf):
     before = hf.json("acquire", "a")
     hf.ok("release", "a", before["token"])

@@ -43,6 +43,11 @@ def slot(ago):
     return "cron:" + at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
+def hourly():
+    """A schedule whose last slot was half an hour ago, and whose next one is as far away."""
+    return f"{(datetime.now(timezone.utc).minute + 30) % 60} * * * *"
+
+
 def states(flows):
     return [x["state"] for x in flows.all()]
 
@@ -57,7 +62,7 @@ def start_running(hf, flows, workflow, *args):
 
 
 def test_a_slot_that_was_missed_is_run_once_by_many(hf):
-    flows = Workflows(hf, pay=sh("true", schedule="*/5 * * * *"))
+    flows = Workflows(hf, pay=sh("true", schedule=hourly()))
     hf.ok("schedule", "pay", "--in", "0s", "--key", slot(60))
     for _ in range(3):
         work(hf)
@@ -78,15 +83,15 @@ def test_a_slot_that_was_missed_is_run_before_a_drain_ends(hf):
 
 
 def test_a_schedule_that_comes_with_a_reload(hf):
-    flows = Workflows(hf, pay=sh("true"))
+    flows, schedule = Workflows(hf, pay=sh("true")), hourly()
     hf.ok("schedule", "pay", "--in", "0s", "--key", slot(60))
     worker = work(hf)
     poll(lambda: states(flows) == ["SUCCESS"])
-    flows.write(pay=sh("true", schedule="*/5 * * * *"))
+    flows.write(pay=sh("true", schedule=schedule))
     worker.send_signal(signal.SIGHUP)
     poll(lambda: states(flows) == ["SUCCESS", "SUCCESS"])
     # It is known how far it has got: nothing is missed again.
-    flows.write(pay=sh("true", schedule="*/5 * * * *"), other=sh("true"))
+    flows.write(pay=sh("true", schedule=schedule), other=sh("true"))
     worker.send_signal(signal.SIGHUP)
     poll(lambda: said(hf).count("event=reloaded") == 2)
     id = hf.ok("schedule", "other", "--in", "0s")
@@ -108,24 +113,46 @@ def test_a_slot_is_run_when_its_time_comes(hf):
     assert moment(x["startedAt"]) >= moment(x["runAt"])
 
 
+# ---- soon ---------------------------------------------------------------------------------------
+
+
+class Pace:
+    """How fast this machine is now: by how long it takes to record something, from the shell."""
+
+    SOON = 30  # of these; who only looks every few seconds needs more than a hundred, where nothing else is done
+
+    def __init__(self, hf):
+        self.hf, self.took_s = hf, []
+
+    def schedule(self, workflow, *args):
+        began = time.monotonic()
+        id = self.hf.ok("schedule", workflow, *(args or ("--in", "0s")))
+        self.took_s.append(time.monotonic() - began)
+        return id
+
+    def is_soon(self, delays_s):
+        return statistics.median(delays_s) < self.SOON * statistics.median(self.took_s)
+
+
 # ---- sleeping -----------------------------------------------------------------------------------
 
 
-def delays_s(hf, flows, n):
+def delays_s(flows, pace, n):
     """How long it took from recording until it was started, one after the other."""
     found = []
     for _ in range(n):
-        x = flows.wait_for(hf.ok("schedule", "quick", "--in", "0s"), "SUCCESS")
+        x = flows.wait_for(pace.schedule("quick"), "SUCCESS")
         found.append((moment(x["startedAt"]) - moment(x["createdAt"])).total_seconds())
     return found
 
 
 def test_a_sleeping_worker_is_woken(hf):
     """One that only looked every 5 to 10 seconds would be late, most of the time."""
-    flows = Workflows(hf, quick=sh("true"), slow=sh("exec sleep 1000"))
+    flows, pace = Workflows(hf, quick=sh("true")), Pace(hf)
     work(hf)
     works(hf)
-    assert statistics.median(delays_s(hf, flows, 7)) < 2
+    delays = delays_s(flows, pace, 7)
+    assert pace.is_soon(delays), (delays, pace.took_s)
 
 
 def test_a_busy_worker_is_not_woken_in_the_place_of_another(hf):
@@ -136,19 +163,21 @@ def test_a_busy_worker_is_not_woken_in_the_place_of_another(hf):
         start_running(hf, flows, "slow", "--key", str(i))
     work(hf)
     works(hf, 4)
-    assert statistics.median(delays_s(hf, flows, 7)) < 2
+    pace = Pace(hf)
+    delays = delays_s(flows, pace, 7)
+    assert pace.is_soon(delays), (delays, pace.took_s)
 
 
 def test_what_is_due_later_is_run_then(hf):
-    flows = Workflows(hf, quick=sh("true"))
+    flows, pace = Workflows(hf, quick=sh("true")), Pace(hf)
     work(hf)
     works(hf)
     late = []
     for _ in range(3):
-        x = flows.wait_for(hf.ok("schedule", "quick", "--in", "1s"), "SUCCESS")
+        x = flows.wait_for(pace.schedule("quick", "--in", "1s"), "SUCCESS")
         assert moment(x["startedAt"]) >= moment(x["runAt"])
         late.append((moment(x["startedAt"]) - moment(x["runAt"])).total_seconds())
-    assert min(late) < 2
+    assert pace.is_soon(late), (late, pace.took_s)
 
 
 def test_a_worker_that_was_stopped_while_it_slept_is_passed_over_or_replaced(hf):
@@ -160,7 +189,7 @@ def test_a_worker_that_was_stopped_while_it_slept_is_passed_over_or_replaced(hf)
     works(hf, 2)
     sleeper.send_signal(signal.SIGSTOP)
     try:
-        delays_s(hf, flows, 3)
+        delays_s(flows, Pace(hf), 3)
     finally:
         sleeper.send_signal(signal.SIGCONT)
 
@@ -202,10 +231,11 @@ def test_what_a_killed_worker_ran_is_taken_over_at_once(hf, busy):
     """Not when the next one sweeps, in 4 to 8 seconds, nor when the ttl is over; but when nothing of it lives."""
     script = 'test "$HOLDFAST_ATTEMPT" = 2 || exec sleep 1000'
     flows = Workflows(hf, item=sh(script, ttl="5m", **{"on-lost": "retry"}), slow=sh("exec sleep 1000"))
-    took = []
+    took, pace = [], Pace(hf)
     for _ in range(3):
         victim = work(hf, "--workflow", "item")
-        id = start_running(hf, flows, "item")
+        id = pace.schedule("item")
+        flows.wait_for(id, "RUNNING")
         other = work(hf, "--concurrency", "2", "--grace", "0s")
         if busy:
             start_running(hf, flows, "slow")
@@ -218,7 +248,7 @@ def test_what_a_killed_worker_ran_is_taken_over_at_once(hf, busy):
         took.append((moment(x["startedAt"]) - killed).total_seconds())
         other.terminate()
         other.wait()
-    assert statistics.median(took) < 2
+    assert pace.is_soon(took), (took, pace.took_s)
 
 
 def test_a_worker_does_not_watch_itself(hf):

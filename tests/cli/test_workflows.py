@@ -15,6 +15,7 @@ workflows:
     overlap: reject
     queue-limit: 100
     concurrency: 1
+    rate: 10/s
     retries: 3
     retry-backoff: 5s
     on-lost: verify
@@ -51,6 +52,7 @@ BAD = {
     "a workflow twice": ("workflows:\n  a: {command: [x]}\n  a: {command: [y]}", 3, "'a' is there twice"),
     "a bad duration": ("workflows:\n  a:\n    command: [x]\n    ttl: soon", 4, "a.ttl: "),
     "a short ttl": ("workflows:\n  a:\n    command: [x]\n    ttl: 5ms", 4, "a.ttl: '5ms' is out of bounds"),
+    "a bad rate": ("workflows:\n  a:\n    command: [x]\n    rate: fast", 4, "a.rate: 'fast' is no rate: expected 1 to"),
     "a bad choice": ("workflows:\n  a:\n    command: [x]\n    overlap: maybe", 4, "a.overlap: 'maybe' is none of reject, queue"),
     "a bad number": ("workflows:\n  a:\n    command: [x]\n    retries: -1", 4, "a.retries: '-1' is not a whole number from 0"),
     "a mapping for a text": ("workflows:\n  a:\n    command: [x]\n    cwd: {}", 4, "a.cwd: expected a text, not a mapping"),

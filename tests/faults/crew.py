@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
-from conftest import PATIENCE_S
+from conftest import PATIENCE_S, poll
 
 SCRIPT = """
 say() { echo "$HOLDFAST_KEY $HOLDFAST_FENCE $HOLDFAST_ATTEMPT $1" >> %(ledger)s; }
@@ -51,6 +51,16 @@ class Ledger:
             if kind == what:
                 found[key].append((int(fence), int(attempt)))
         return found
+
+
+def heeds_sigterm(pid):
+    """Does it take signals by itself by now? One that has just been started is ended by them."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            blocked = next(line for line in file if line.startswith("SigBlk:"))
+    except OSError:
+        return False
+    return bool(int(blocked.split()[1], 16) & 1 << (signal.SIGTERM - 1))
 
 
 class Crew:
@@ -116,6 +126,7 @@ class Crew:
     def dismiss(self):
         self.resume(float("inf"))
         for worker in self.workers:
+            poll(lambda worker=worker: worker.poll() is not None or heeds_sigterm(worker.pid))
             worker.terminate()
         for worker in self.workers:
             assert worker.wait(timeout=PATIENCE_S) == 0

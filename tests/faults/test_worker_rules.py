@@ -5,7 +5,7 @@ Turns at a lock that several workflows share, what becomes of lost attempts, ret
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_on_lost_decides(hf, on_lost, how):
     flows = Workflows(hf, publish=ledger.workflow(HANGS % {"done": done}, **settings))
     schedule_all(hf, "publish", KEYS)
     crew = Crew(hf, 1, "--concurrency", "4", "--grace", "0s")
-    poll(lambda: len(ledger.of("start")) == len(KEYS))
+    poll(lambda: len(ledger.of("start")) == len(KEYS) and len(list(hf.tmp_path.glob("done-*"))) == 2)
     getattr(crew.workers[0], how)()
     crew.replace(0)
     poll(lambda: is_settled(flows))
@@ -138,6 +138,25 @@ def test_a_limit_is_never_exceeded(hf):
     crew.dismiss()
     check_retry(ledger, ended(flows, keys))
     assert len(list(slots.glob("used-*"))) == n_slots, "they never ran side by side: this proves nothing"
+
+
+def test_what_is_past_due_is_begun_in_order_and_at_its_rate(hf):
+    """After an outage. Nothing else waits for it."""
+    interval_s, keys, others = 0.2, [f"late-{i:02}" for i in range(10)], [f"other-{i}" for i in range(5)]
+    ledger = Ledger(hf.tmp_path)
+    flows = Workflows(hf, late=ledger.workflow("sleep 0.3", rate="5/s"), other=ledger.workflow())
+    now = datetime.now(timezone.utc)
+    for i, key in enumerate(reversed(keys)):
+        due = now - timedelta(hours=1, minutes=i)
+        hf.ok("schedule", "late", "--at", due.strftime("%Y-%m-%dT%H:%M:%SZ"), "--key", key)
+    schedule_all(hf, "other", others)
+    assert hf("work", "--drain", "--concurrency", "4").returncode == 0
+    by_key = ended(flows, keys + others)
+    assert all((x["state"], x["attempt"]) == ("SUCCESS", 1) for x in by_key.values())
+    began = [datetime.fromisoformat(by_key[key]["startedAt"]) for key in keys]
+    between_s = [(later - earlier).total_seconds() for earlier, later in zip(began, began[1:])]
+    assert min(between_s) >= interval_s - 0.002, between_s  # times are whole milliseconds
+    assert max(datetime.fromisoformat(by_key[key]["startedAt"]) for key in others) < began[-1]
 
 
 # ---- overlap ------------------------------------------------------------------------------------

@@ -106,6 +106,7 @@ static void put_to_sleep(void)
     if (store->ops->watch(store, NULL, &sleeper.id, &sleeper.fd, &error) < 0 ||
         store->ops->idle(store, &sleeper.id, &sleeper.wanted, &next_ms, &error) < 0)
         give_up("idle", error.message);
+    note_pause();
     sleeper.store = store;
     int64_t expected_ms = model_next_due(h.model, &sleeper.wanted);
     if (llabs(next_ms - expected_ms) > (h.real_clock ? PAUSE_MS : 0))
@@ -148,6 +149,7 @@ static void play_requests(struct hf_store *store, const struct hf_request *asked
     }
     describe(&asked[0], what, sizeof what);
     int r = store->ops->apply(store, translated, n, of_store, &error);
+    note_pause();
     if (r < 0)
         give_up(what, error.message);
     size_t n_ready = 0;
@@ -257,7 +259,7 @@ static bool claim_one(const struct claim *c, const struct hf_execution *x, size_
     req.execution_id = x->id;
     req.token = of_store ? of_store->lease.token : token;
     model_apply(h.model, &req, &answer);
-    *ready += h.model->n_ready;
+    *ready += count_calls();
     if ((answer.code == 0) != (of_store != NULL))
         give_up(x->id, of_store ? "it should not have been claimed" : "it was not claimed");
     if (!of_store)
@@ -326,6 +328,7 @@ static void play_claim(void)
         c.like.n_bound = 1;
     }
     claim_of_store(store, &c);
+    note_pause();
     claim_of_model(&c);
 }
 
@@ -410,7 +413,9 @@ static void begin_history(void)
     take_engine_clock();
     for (int i = 0; i < PROCESSES; i++)
         h.processes[i] = start_process();
+    pass_time(0); /* a new store takes a while to be made */
     h.has_once = keeps_once();
+    note_pause();
     h.has_executions = h.handles[0]->ops->executions != NULL;
     h.has_turns = h.has_executions;
     h.has_all_events = strncmp(h.url, "file:", 5) != 0;

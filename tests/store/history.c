@@ -41,11 +41,16 @@ void kill_processes(void)
 
 void give_up(const char *what, const char *why)
 {
-    printf("FAILED at step %lld of seed %llu on %s\n%s\n%s\n", (long long)h.step,
-           (unsigned long long)h.seed, h.url, what, why);
+    bool is_fair = h.paused_ms < EDGE_MS;
+    printf("%s at step %lld of seed %llu on %s\n%s\n%s\n", is_fair ? "FAILED" : "not judged",
+           (long long)h.step, (unsigned long long)h.seed, h.url, what, why);
+    if (!is_fair)
+        printf(
+            "the machine stood still for %lld ms: edges that the model had not reached were met\n",
+            (long long)h.paused_ms);
     fflush(stdout);
     kill_processes();
-    _exit(1);
+    _exit(is_fair ? 1 : SKIPPED);
 }
 
 void describe(const struct hf_request *req, char *ret, size_t size)

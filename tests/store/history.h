@@ -19,6 +19,7 @@ enum {
     BATCH_MAX = 8,
     EDGE_MS = 400,   /* in real time nothing is asked so near to an edge */
     PAUSE_MS = 3000, /* ... but the machine may stand still so long */
+    SKIPPED = 77,    /* the exit code of a test that can't tell */
     WAKE_MS = 10000  /* a wake-up that takes longer never comes */
 };
 
@@ -49,7 +50,8 @@ struct history {
     uint64_t seed, random;
     int64_t steps;
     bool real_clock, has_once, has_executions, has_all_events, has_processes;
-    bool has_turns; /* overlap, parking, concurrency, retries, verifying, idle workers */
+    int64_t paused_ms; /* in real time: the longest that the store had for one step */
+    bool has_turns;    /* overlap, parking, concurrency, retries, verifying, idle workers */
     struct model *model;
     struct hf_store *handles[HANDLES];
     struct fences fences[NAMES];

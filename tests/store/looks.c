@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "history.h"
+#include "times.h"
 
 void check(const struct comparison *c, const char *what)
 {
@@ -50,6 +51,7 @@ void check_list(bool all)
     struct hf_listing which = {HF_LIST_ALL, "", all || chance(2) ? "" : PICK(names)};
     if (store->ops->list(store, &which, keep_status, &l, &error) < 0)
         give_up("list", error.message);
+    note_pause();
     size_t listed = 0, expected = 0;
     for (size_t i = 0; i < l.n; i++) {
         int name = name_index(l.of[i].name);
@@ -233,6 +235,7 @@ void check_due(void)
         return;
     if (store->ops->due(store, &due, of_store, &n, &error) < 0)
         give_up("due", error.message);
+    note_pause();
     if (n != model_due(h.model, &due, of_model))
         give_up("due", "there are more, or fewer, than there should be");
     struct comparison c = {.fences = &h.fences[0], .tolerance_ms = h.real_clock ? PAUSE_MS : 0};

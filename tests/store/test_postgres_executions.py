@@ -4,9 +4,13 @@ import time
 from conftest import poll
 from test_postgres_sql import identity, place  # noqa: F401
 
-PENDING = """INSERT INTO holdfast.execution (id, workflow, lock, state, run_at, created_at, priority, concurrency, parked)
-             SELECT gen_random_uuid(), {workflow}, {lock}, 'PENDING', now() + {due} * interval '1 hour', now(), {priority}, {concurrency}, {parked}
-               FROM generate_series(1, {n}) AS i"""
+PENDING = """WITH made AS (
+               INSERT INTO holdfast.execution (id, workflow, lock, state, run_at, created_at, priority, concurrency, parked)
+               SELECT gen_random_uuid(), {workflow}, {lock}, 'PENDING', now() + {due} * interval '1 hour', now(), {priority}, {concurrency}, {parked}
+                 FROM generate_series(1, {n}) AS i ORDER BY i
+               RETURNING *)
+             INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+             SELECT seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock FROM made"""
 
 
 def begin(token, lock, key="NULL", execution="gen_random_uuid()", claim="false", columns="code", concurrency=0):
@@ -81,7 +85,7 @@ def test_what_is_not_to_be_claimed_is_not_read(place):
     pending(place, "'later ' || i", n=5000, priority=3, due=1, workflow="'v'")
     pending(place, "'long'", n=5000, priority=-1, workflow="'v'")
     pending(place, "'other ' || i", n=3, workflow="'u'")
-    place.one("ANALYZE holdfast.execution")
+    place.one("ANALYZE holdfast.execution, holdfast.pending, holdfast.running")
     before = read(place)
     first = "SELECT string_agg(lock, ',') FROM holdfast.due({}, false, {}, {})"
     assert place.one(first.format("NULL", 0, 4)) == "other 1,other 2,other 3,long"
@@ -95,8 +99,8 @@ def test_what_is_not_to_be_claimed_is_not_read(place):
 def read(place):
     place.one("SELECT pg_stat_force_next_flush()")
     time.sleep(1.2)
-    return int(place.one("SELECT sum(idx_tup_read) + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = 'execution')"
-                         " FROM pg_stat_user_indexes WHERE relname = 'execution'"))
+    return int(place.one("SELECT sum(idx_tup_read) + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN ('execution', 'pending', 'running'))"
+                         " FROM pg_stat_user_indexes WHERE relname IN ('execution', 'pending', 'running')"))
 
 
 def test_a_long_line_behind_one_lock_is_looked_at_once(place):
@@ -108,8 +112,8 @@ def test_a_long_line_behind_one_lock_is_looked_at_once(place):
         place.one(begin(100 + i, "long", execution=f"(SELECT id FROM holdfast.due(NULL, false, 0, 99) WHERE lock = 'long' LIMIT 1)", claim="true"))
     assert place.one("SELECT lock FROM holdfast.due(NULL, false, 0, 99)") == "other"
     fence = place.one("SELECT max(fence) FROM holdfast.lock WHERE name = 'long'")
-    assert place.one(f"SELECT code, ready FROM holdfast.finish_execution('long', {identity(9)}, {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
-                     " NULL, '', '{}', '{}')").split() == ["0|w"]
+    assert place.one(f"SELECT code, rtrim(ready, E'\\n') FROM holdfast.finish_execution('long', {identity(9)}, {fence}, 1, true, 0, '', NULL, false, NULL, 0,"
+                     " NULL, '', '{}', '{}')") == "0|w"
     assert place.one("SELECT string_agg(lock, ',') FROM holdfast.due(NULL, false, 0, 99)") == "long,other"
     assert place.one("SELECT count(*) FROM holdfast.execution WHERE parked") == "19"
 
@@ -185,6 +189,11 @@ def sleep(session, worker, workflows="NULL"):
     session(f"SELECT holdfast.sleep({identity(worker)}, 'worker_{worker}', {pid}, {workflows})")
 
 
+def wake(place, *workflows):
+    """How many were told that something of these is ready."""
+    return place.one("SELECT holdfast.wake_idle(E'" + "".join(w + "\\n" for w in workflows) + "')")
+
+
 def told(session):
     return "Asynchronous notification" in session("SELECT 1")
 
@@ -193,23 +202,36 @@ def test_who_sleeps_is_told_once_and_the_longest_sleeper_first(place):
     first, second = place.session(), place.session()
     sleep(first, 1)
     sleep(second, 2)
-    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "1"
+    assert wake(place, "w") == "1"
     assert told(first) and not told(second)
     sleep(first, 1)
-    assert place.one("SELECT holdfast.wake_idle(repeat(E'w\\n', 5))") == "2"
+    assert wake(place, "w", "v", "w", "v") == "2"
     assert told(first) and told(second)
-    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "0"
+    assert wake(place, "w") == "0"
     sleep(first, 1)
     first(f"SELECT holdfast.awake({identity(1)})")
-    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "0"
+    assert wake(place, "w") == "0"
 
 
 def test_who_sleeps_is_told_only_of_what_it_would_claim(place):
     first, second = place.session(), place.session()
-    sleep(first, 1, "'{v}'")
-    sleep(second, 2, "'{u,w}'")
-    assert place.one("SELECT holdfast.wake_idle(E'w\\nw\\n')") == "1"
+    sleep(first, 1, "'{u,v}'")
+    sleep(second, 2)
+    assert wake(place, "w") == "1"
     assert told(second) and not told(first)
+    assert wake(place, "w", "v") == "1"
+    assert told(first)
+
+
+def test_what_is_recorded_wakes_as_many_as_are_ready(place):
+    pending(place, "'a'")
+    pending(place, "'b'", parked="true")
+    session = place.session()
+    ids = "(SELECT array_agg(id) || gen_random_uuid() FROM holdfast.execution)"
+    assert place.one(f"SELECT holdfast.wake_for({ids})") == "0", "nobody sleeps"
+    sleep(session, 1)
+    assert place.one(f"SELECT holdfast.wake_for({ids})") == "1"
+    assert told(session)
 
 
 def test_a_sleeper_that_is_gone_is_passed_over(place):
@@ -219,7 +241,7 @@ def test_a_sleeper_that_is_gone_is_passed_over(place):
     pid = first("SELECT pg_backend_pid()")
     first.process.kill()
     poll(lambda: place.one(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == "0")
-    assert place.one("SELECT holdfast.wake_idle(E'w\\n')") == "1"
+    assert wake(place, "w") == "1"
     assert told(second)
     assert place.one("SELECT count(*) FROM holdfast.sleeper") == "0"
 
@@ -233,9 +255,19 @@ def test_a_lock_whose_execution_is_over_is_taken_over(place):
     assert place.one("SELECT taken_died FROM holdfast.lock") == "1"
 
 
-def test_finished_executions_go_with_their_data(place):
-    place.one(begin(1, "a"))
-    place.one("SELECT holdfast.keep_output((SELECT id FROM holdfast.execution), 'x', 0, NULL)")
-    place.one("UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '91 days'")
-    place.one("SELECT holdfast.prune(10)")
-    assert place.one("SELECT (SELECT count(*) FROM holdfast.execution), (SELECT count(*) FROM holdfast.execution_data)") == "0|0"
+def test_executions_that_ended_long_ago_go_with_their_data(place):
+    """In steps; what is open or ended lately stays, however old it is."""
+    for i in range(7):
+        place.one(begin(i, f"lock {i}"))
+    place.one("INSERT INTO holdfast.execution_data (id, input) SELECT id, 'x' FROM holdfast.execution")
+    for days, locks in ("91", "'lock 1', 'lock 2', 'lock 5'"), ("89", "'lock 3'"):
+        place.one(f"""WITH over AS (UPDATE holdfast.execution SET state = 'SUCCESS', finished_at = now() - interval '{days} days'
+                                     WHERE lock IN ({locks}) RETURNING *)
+                      INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT finished_at, seq, once, workflow FROM over""")
+    left = "SELECT string_agg(substr(lock, 6), '' ORDER BY seq) FROM holdfast.execution JOIN holdfast.execution_data USING (id)"
+    steps = []
+    for _ in range(3):
+        place.one("SELECT holdfast.prune(2)")
+        steps.append(place.one(left))
+    assert steps == ["03456", "0346", "0346"]
+    assert place.one("SELECT (SELECT count(*) FROM holdfast.execution_data), (SELECT count(*) FROM holdfast.ended)") == "4|1"

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dynamodb/dynamo.h"
 #include "engine_clock.h"
 #include "history.h"
 
@@ -26,6 +27,22 @@ int64_t __wrap_hf_clock_boot_ms(void)
 int64_t __wrap_hf_clock_wall_ms(void)
 {
     return h.real_clock ? __real_hf_clock_wall_ms() : clocks[1];
+}
+
+/*
+ * What DynamoDB's answers say of its time: to the millisecond, and with the margin that the store takes
+ * off for clocks of other front ends made up for.
+ */
+bool __real_hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms);
+bool __wrap_hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms);
+
+bool __wrap_hf_dynamo_time(struct hf_dynamo *d, int64_t *ret_early_ms, int64_t *ret_late_ms)
+{
+    if (h.real_clock)
+        return __real_hf_dynamo_time(d, ret_early_ms, ret_late_ms);
+    *ret_early_ms = clocks[1] + HF_DYNAMO_SKEW_MS;
+    *ret_late_ms = clocks[1];
+    return true;
 }
 
 void set_clocks(int64_t boot_ms)
@@ -70,8 +87,18 @@ void take_engine_clock(void)
 
 static bool is_near(int64_t at_ms) { return llabs(at_ms - h.model->now_ms) < EDGE_MS; }
 
+/* What is wanted now is due from then on, by either clock. */
+static bool is_about_to_fall_due(const struct hf_execution *x)
+{
+    return x->state == HF_PENDING && x->run_at_ms != x->created_at_ms &&
+           is_near(x->run_at_ms - h.model->wall_offset_ms);
+}
+
 static bool is_near_an_edge(void)
 {
+    for (size_t i = 0; i < h.model->n_executions; i++)
+        if (is_about_to_fall_due(&h.model->executions[i].x))
+            return true;
     for (size_t i = 0; i < h.model->n_locks; i++) {
         const struct model_lock *lock = &h.model->locks[i];
         if (lock->rec.grant.held && is_near(lock->rec.grant.expires_ms))
@@ -105,6 +132,13 @@ void pass_time(int64_t ms)
         h.model->now_ms = __real_hf_clock_boot_ms();
     }
     h.model->wall_offset_ms = __real_hf_clock_wall_ms() - h.model->now_ms;
+}
+
+void note_pause(void)
+{
+    int64_t took_ms = h.real_clock ? __real_hf_clock_boot_ms() - h.model->now_ms : 0;
+    if (took_ms > h.paused_ms)
+        h.paused_ms = took_ms;
 }
 
 void give_back_engine_clock(void)

@@ -19,4 +19,7 @@ void give_back_engine_clock(void);
 /* Let time pass in both worlds; afterwards it is a moment at which something may be asked. */
 void pass_time(int64_t ms);
 
+/* The store has answered: in real time, how long after the moment that the model knows? */
+void note_pause(void);
+
 #endif

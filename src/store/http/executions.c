@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base64.h"
+#include "clock.h"
 #include "error.h"
 #include "http_store.h"
 #include "wire.h"
@@ -136,17 +137,16 @@ int hf_http_executions(struct hf_store *store, const struct hf_execution_query *
 
 /* ---- what is due ---------------------------------------------------------------------------- */
 
-static void write_due(struct hf_buf *out, const struct hf_due *due)
+/* Of which workflows; the object is left open. */
+static void write_wanted(struct hf_buf *out, const struct hf_due *due)
 {
-    hf_buf_printf(out, "{\"max\":%zu,\"skip\":%zu,\"verifies\":%s,\"workflows\":[",
-                  due->limit < DUE_MAX ? due->limit : (size_t)DUE_MAX, due->skip,
-                  due->verifies ? "true" : "false");
+    hf_buf_printf(out, "{\"verifies\":%s,\"workflows\":[", due->verifies ? "true" : "false");
     for (size_t i = 0; i < due->n_workflows; i++) {
         if (i)
             hf_buf_putc(out, ',');
         hf_wire_string(out, due->workflows[i], strlen(due->workflows[i]));
     }
-    hf_buf_puts(out, "]}");
+    hf_buf_putc(out, ']');
 }
 
 /* By the service's clock, which is the store's, and not by due->wall_ms. */
@@ -156,7 +156,9 @@ int hf_http_due(struct hf_store *store, const struct hf_due *due, struct hf_exec
     struct hf_buf body = HF_BUF(60 << 10);
     json_t *json = NULL, *item;
     size_t i;
-    write_due(&body, due);
+    write_wanted(&body, due);
+    hf_buf_printf(&body, ",\"max\":%zu,\"skip\":%zu}",
+                  due->limit < DUE_MAX ? due->limit : (size_t)DUE_MAX, due->skip);
     int r = body.failed ? hf_fail(err, HF_TOO_LARGE, "too many workflows at once")
                         : hf_http_ask(hf_http_of(store), "/v1/executions/due", &body, &json, err);
     const json_t *items = json_object_get(json, "items");
@@ -194,5 +196,29 @@ int hf_http_last_key(struct hf_store *store, const char *workflow, const char *f
         strcpy(ret, key);
     json_decref(json);
     hf_buf_clear(&path);
+    return r;
+}
+
+/* ---- workers that sleep --------------------------------------------------------------------- */
+
+/* When the next one is due is told from the service's now, as its clock may be another. */
+int hf_http_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                 int64_t *ret_next_ms, struct hf_error *err)
+{
+    struct hf_buf body = HF_BUF(60 << 10);
+    char path[100], hex[HF_LOCK_ID_LEN + 1];
+    json_t *json = NULL;
+    hf_lock_id_format(id, hex);
+    snprintf(path, sizeof path, "/v1/executions/%s?id=%s", wanted ? "idle" : "awake", hex);
+    if (wanted)
+        write_wanted(&body, wanted);
+    hf_buf_puts(&body, wanted ? "}" : "{}");
+    int r = body.failed ? hf_fail(err, HF_TOO_LARGE, "too many workflows at once")
+                        : hf_http_ask(hf_http_of(store), path, &body, &json, err);
+    const json_t *in_ms = json_object_get(json, "nextInMs");
+    if (r >= 0 && wanted)
+        *ret_next_ms = json_is_integer(in_ms) ? hf_clock_wall_ms() + json_integer_value(in_ms) : 0;
+    json_decref(json);
+    hf_buf_clear(&body);
     return r;
 }

@@ -282,6 +282,7 @@ const struct hf_store_ops hf_http_store = {
     .executions = hf_http_executions,
     .due = hf_http_due,
     .last_key = hf_http_last_key,
+    .idle = hf_http_idle,
     .init = init,
     .watch = hf_http_watch,
     .unwatch = hf_http_unwatch,

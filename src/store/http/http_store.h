@@ -83,6 +83,8 @@ int hf_http_due(struct hf_store *store, const struct hf_due *due, struct hf_exec
                 size_t *ret_n, struct hf_error *err);
 int hf_http_last_key(struct hf_store *store, const char *workflow, const char *from, const char *to,
                      char ret[HF_KEY_MAX + 1], struct hf_error *err);
+int hf_http_idle(struct hf_store *store, const struct hf_lock_id *id, const struct hf_due *wanted,
+                 int64_t *ret_next_ms, struct hf_error *err);
 
 /* ---- wakes.c -------------------------------------------------------------------------------- */
 

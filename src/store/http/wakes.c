@@ -22,6 +22,7 @@ struct hf_http_wake {
     pthread_t thread;
     int wake_fd, stop_fd, ready_fd; /* eventfds; ready: the service watches */
     bool heard;                     /* the first line has come */
+    _Atomic bool refused;           /* the service can't wake, and says so */
     struct hf_buf url;
 };
 
@@ -41,6 +42,7 @@ static bool listen_once(struct hf_http_wake *w, CURLM *multi, CURL *easy)
     struct curl_slist *headers;
     struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
     int running = 1;
+    long status = 0;
     hf_http_prepare(w->store, easy, &headers);
     c->easy_setopt(easy, CURLOPT_URL, w->url.data);
     c->easy_setopt(easy, CURLOPT_FAILONERROR, 1L);
@@ -50,6 +52,8 @@ static bool listen_once(struct hf_http_wake *w, CURLM *multi, CURL *easy)
     while (running && !stop.revents && c->multi_perform(multi, &running) == CURLM_OK && running)
         if (c->multi_poll(multi, &stop, 1, 60000, NULL) != CURLM_OK)
             break;
+    c->easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    w->refused = status == 404 || status == 501;
     c->multi_remove_handle(multi, easy);
     c->easy_setopt(easy, CURLOPT_HTTPHEADER, NULL);
     c->slist_free_all(headers);
@@ -65,6 +69,7 @@ static void *listen_main(void *arg)
     struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
     while (multi && easy && !listen_once(w, multi, easy)) {
         eventfd_write(w->wake_fd, 1);
+        eventfd_write(w->ready_fd, 1);
         w->heard = false;
         c->multi_poll(multi, &stop, 1, RETRY_MS, NULL);
         if (stop.revents)
@@ -99,13 +104,21 @@ static struct hf_http_wake *wake_new(struct hf_http *h, const char *name,
     w->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->url.cap = 2 * HF_URL_MAX;
     hf_lock_id_format(id, hex);
-    hf_buf_printf(&w->url, "%s/v1/locks/", h->origin);
-    hf_http_escape(&w->url, name);
+    hf_buf_printf(&w->url, "%s/v1/%s", h->origin, name ? "locks/" : "executions");
+    if (name)
+        hf_http_escape(&w->url, name);
     hf_buf_printf(&w->url, "/wakes?id=%s", hex);
     if (w->wake_fd >= 0 && w->stop_fd >= 0 && w->ready_fd >= 0 && !w->url.failed)
         return w;
     wake_free(w);
     return NULL;
+}
+
+static void stop(struct hf_http_wake *w)
+{
+    eventfd_write(w->stop_fd, 1);
+    pthread_join(w->thread, NULL);
+    wake_free(w);
 }
 
 /* Wait until the service watches, but not for ever: a waiter polls as well. */
@@ -132,6 +145,11 @@ int hf_http_watch(struct hf_store *store, const char *name, const struct hf_lock
         return hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start a thread");
     }
     await_ready(w);
+    if (!name && w->refused) { /* then a worker polls */
+        stop(w);
+        *ret_fd = -1;
+        return 0;
+    }
     pthread_mutex_lock(&h->mutex);
     w->next = h->wakes;
     h->wakes = w;
@@ -152,9 +170,6 @@ void hf_http_unwatch(struct hf_store *store, const char *name, const struct hf_l
     if (w)
         *at = w->next;
     pthread_mutex_unlock(&h->mutex);
-    if (!w)
-        return;
-    eventfd_write(w->stop_fd, 1);
-    pthread_join(w->thread, NULL);
-    wake_free(w);
+    if (w)
+        stop(w);
 }

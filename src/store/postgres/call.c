@@ -238,6 +238,35 @@ void hf_pg_prune_sometimes(struct hf_postgres *s, const struct hf_answer *answer
         hf_pg_clear(&result, 1);
 }
 
+/* Given back, and granted to another, who is told at once; it may not be on the disk yet. */
+static void hand_over(struct hf_postgres *s, struct hf_pg_task *t, const struct hf_pg_row *row)
+{
+    t->handed = t->req->op == HF_OP_RELEASE && row->code == 0 && row->lock.held &&
+                !hf_pg_has_execution(t->req);
+    if (t->handed && row->look[0])
+        hf_pg_wake_near(s, row->look, &row->id);
+}
+
+/* Wait until what was handed over can't be lost, unless it has been: then it is unknown. */
+static int flush(struct hf_postgres *s, struct hf_pg_task *t, struct hf_error *err)
+{
+    struct hf_pg_statement st = {.sql = "SELECT holdfast.flush($1,$2)", .again = true};
+    PGresult *result;
+    hf_pg_bind_text(&st, t->req->name);
+    hf_pg_bind_id(&st, &t->id);
+    int r = hf_pg_exchange(s, &st, 1, true, &result, NULL, err);
+    if (r < 0)
+        return r;
+    struct hf_pg_cursor at = {.result = result};
+    bool kept = hf_pq.PQntuples(result) == 1 && hf_pg_take_bool(&at);
+    hf_pg_clear(&result, 1);
+    if (kept)
+        return 0;
+    return hf_fail(err, HF_UNKNOWN,
+                   "%s: the server stopped before it had kept that %s was released", s->shown,
+                   t->req->name);
+}
+
 /* A row for each call: an answer, or somebody to look at. */
 static int take_results(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n,
                         PGresult **results, struct hf_buf *ready, struct hf_error *err)
@@ -256,6 +285,7 @@ static int take_results(struct hf_postgres *s, struct hf_pg_task **tasks, size_t
             hf_buf_puts(ready, row.ready);
             if (row.queued && !hf_pg_has_execution(tasks[i]->req))
                 hf_pg_note_queued(s->listener, &tasks[i]->id, row.look);
+            hand_over(s, tasks[i], &row);
         } else if (!hf_pg_look(&tasks[i]->seen, row.look))
             return hf_fail(err, HF_INTERNAL, "holdfast's function asks again and again who lives");
     }
@@ -285,6 +315,8 @@ static int send_tasks(struct hf_postgres *s, struct hf_pg_task **tasks, size_t n
         return r;
     r = take_results(s, tasks, n, results, &ready, err);
     hf_pg_clear(results, n);
+    for (i = 0; r >= 0 && i < n; i++)
+        r = tasks[i]->handed ? flush(s, tasks[i], err) : 0;
     hf_pg_wake_idle(s, &ready);
     return r;
 }
@@ -408,8 +440,8 @@ int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, 
 {
     struct hf_postgres *s = hf_postgres_of(store);
     struct hf_pg_statement st = {
-        .sql = "SELECT DISTINCT l.processes FROM (SELECT id, lock FROM holdfast.execution"
-               " WHERE state = 'RUNNING' LIMIT 1024) x"
+        .sql = "SELECT DISTINCT l.processes FROM (SELECT x.id, x.lock FROM holdfast.running r"
+               " JOIN holdfast.execution x USING (seq) LIMIT 1024) x"
                " JOIN holdfast.lock l ON l.name = x.lock WHERE l.lock_id IS NOT NULL"
                " AND l.execution_id = x.id AND starts_with(l.processes, $1) LIMIT $2"};
     char processes[HF_PG_PROCESSES_MAX];

@@ -223,22 +223,46 @@ static enum hf_pg_fate receive(PGconn *pg, struct hf_pg_sending *p, int64_t dead
     return HF_PG_LOST;
 }
 
+/* The answer to what was sent after the commit. False: there was none, and it may still come. */
+static bool receive_after(PGconn *pg, struct hf_pg_sending *p, int64_t deadline_ms)
+{
+    struct hf_pg_fault fault = {.sqlstate = ""};
+    PGresult *result = NULL;
+    enum hf_pg_fate fate = receive(pg, p, deadline_ms, &result, &fault);
+    if (fate == HF_PG_DONE)
+        hf_pg_clear(&result, 1);
+    else if (fate == HF_PG_REFUSED && p->texts)
+        hf_pg_was_misled(p->texts, &fault);
+    return fate != HF_PG_LOST;
+}
+
+/*
+ * `after` (may be NULL): a transaction of its own that follows in the same round trip. Whatever comes
+ * of it, the rest is done; but *ret_usable is false where the connection can't be used any more.
+ */
 static enum hf_pg_fate send_and_receive(PGconn *pg, struct hf_pg_texts *texts,
                                         const struct hf_pg_statement *statements, size_t n,
-                                        int64_t deadline_ms, PGresult **ret,
-                                        struct hf_pg_fault *fault)
+                                        const struct hf_pg_statement *after, int64_t deadline_ms,
+                                        PGresult **ret, bool *ret_usable, struct hf_pg_fault *fault)
 {
     struct hf_pg_sending p = {.statements = statements, .n = n, .texts = texts};
     enum hf_pg_fate fate = HF_PG_UNSENT; /* without its Sync nothing of it is committed */
     *fault = (struct hf_pg_fault){.sqlstate = ""};
     memset(ret, 0, n * sizeof *ret);
+    struct hf_pg_sending then = {.statements = after, .n = 1, .texts = texts};
     if (hf_pg_send_all(pg, &p))
         fate = HF_PG_LOST;
-    if (fate == HF_PG_LOST && hf_pq.PQpipelineSync(pg))
+    if (fate == HF_PG_LOST && hf_pq.PQpipelineSync(pg) &&
+        (!after || (hf_pg_send_all(pg, &then) && hf_pq.PQpipelineSync(pg))))
         fate = receive(pg, &p, deadline_ms, ret, fault);
     else
         hf_pg_fault_text(fault, hf_pq.PQerrorMessage(pg));
     hf_pg_end_sending(pg, &p);
+    *ret_usable = fate == HF_PG_DONE || fate == HF_PG_REFUSED;
+    if (after && *ret_usable)
+        *ret_usable = receive_after(pg, &then, deadline_ms);
+    if (after)
+        hf_pg_end_sending(pg, &then);
     if (fate != HF_PG_DONE)
         hf_pg_clear(ret, n);
     return fate;
@@ -247,7 +271,8 @@ static enum hf_pg_fate send_and_receive(PGconn *pg, struct hf_pg_texts *texts,
 enum hf_pg_fate hf_pg_send(PGconn *pg, const struct hf_pg_statement *statements, size_t n,
                            int64_t deadline_ms, PGresult **ret, struct hf_pg_fault *fault)
 {
-    return send_and_receive(pg, NULL, statements, n, deadline_ms, ret, fault);
+    bool usable;
+    return send_and_receive(pg, NULL, statements, n, NULL, deadline_ms, ret, &usable, fault);
 }
 
 enum hf_pg_fate hf_pg_send_script(PGconn *pg, const char *sql, int64_t deadline_ms,
@@ -289,6 +314,13 @@ int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statemen
                    bool changes, PGresult **ret, struct hf_pg_fault *ret_fault,
                    struct hf_error *err)
 {
+    return hf_pg_exchange_then(s, statements, n, NULL, changes, ret, ret_fault, err);
+}
+
+int hf_pg_exchange_then(struct hf_postgres *s, const struct hf_pg_statement *statements, size_t n,
+                        const struct hf_pg_statement *after, bool changes, PGresult **ret,
+                        struct hf_pg_fault *ret_fault, struct hf_error *err)
+{
     struct hf_pg_fault own = {0}, *fault = ret_fault ? ret_fault : &own;
     int64_t deadline_ms = hf_pg_now_ms() + s->timeout_ms;
     bool retried = false;
@@ -298,10 +330,11 @@ int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statemen
         int r = hf_pg_take(s, deadline_ms, &c, err);
         if (r < 0)
             return r;
-        enum hf_pg_fate fate =
-            send_and_receive(c->pg, &c->texts, statements, n, deadline_ms, ret, fault);
+        bool usable;
+        enum hf_pg_fate fate = send_and_receive(c->pg, &c->texts, statements, n, after, deadline_ms,
+                                                ret, &usable, fault);
         bool misled = fate == HF_PG_REFUSED && hf_pg_was_misled(&c->texts, fault);
-        if (fate == HF_PG_DONE || fate == HF_PG_REFUSED)
+        if (usable)
             hf_pg_give_back(s, c);
         else
             hf_pg_discard(s, c);

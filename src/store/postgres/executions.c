@@ -71,6 +71,7 @@ void hf_pg_take_execution(struct hf_pg_cursor at, struct hf_execution *ret)
     ret->cancel_requested = hf_pg_take_bool(&at);
     ret->to_verify = hf_pg_take_bool(&at);
     ret->parked = hf_pg_take_bool(&at);
+    hf_pg_take_bool(&at); /* whether its key is free */
     hf_pg_take_uuid(&at, ret->id);
     hf_pg_take_uuid(&at, ret->retry_of);
     ret->state = take_state(&at);
@@ -188,11 +189,11 @@ static int read_page(struct hf_postgres *s, const struct hf_execution_query *que
         "SELECT x, x.seq::text FROM holdfast.execution x WHERE x.seq < $1"
         " AND ($2::text IS NULL OR x.workflow = $2)"
         " AND ($3::text IS NULL OR x.state = $3) ORDER BY x.seq DESC LIMIT $4";
-    /* Few, and asked for by every sweep: by their own index, whatever else is kept. */
+    /* Few, and asked for by every sweep: by their own table, whatever else is kept. */
     static const char running[] =
-        "WITH few AS MATERIALIZED (SELECT x, x.seq FROM holdfast.execution x WHERE x.state ="
-        " 'RUNNING' AND ($2::text IS NULL OR x.workflow = $2) AND $3 = x.state) SELECT few.x,"
-        " few.seq::text FROM few WHERE few.seq < $1 ORDER BY few.seq DESC LIMIT $4";
+        "SELECT x, x.seq::text FROM (SELECT seq FROM holdfast.running WHERE seq < $1 AND"
+        " ($2::text IS NULL OR workflow = $2) AND $3 = 'RUNNING' ORDER BY seq DESC LIMIT $4) r"
+        " JOIN holdfast.execution x USING (seq) ORDER BY x.seq DESC";
     struct hf_pg_statement st = {.sql = query->state == HF_RUNNING ? running : any};
     PGresult *result;
     hf_pg_bind_as(&st, HF_PG_INT8, page->before);

@@ -1,8 +1,9 @@
 /*
  * Being woken. Each handle has one channel and, once somebody waits, one connection that LISTENs
- * there and one thread that reads it. A waiter's descriptor is an eventfd; a watch without a name is
- * a pipe, in which it is told whom it concerns: itself, or one of those that share it. Behind a pooler
- * a LISTEN would end up on a connection that others share: then nobody is told, and waiters poll.
+ * there, one socket for those of this machine (near.c), and one thread that reads both. A waiter's
+ * descriptor is an eventfd; a watch without a name is a pipe, in which it is told whom it concerns:
+ * itself, or one of those that share it. Behind a pooler a LISTEN would end up on a connection that
+ * others share: then nobody is told, and waiters poll.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -49,6 +50,7 @@ struct hf_pg_listener {
     bool closing;
     int backend_pid; /* of the connection that listens */
     int kick_fd;     /* wakes the thread when it is to end */
+    int near_fd;     /* where those of this machine tell us; -1: they can't */
     pthread_t thread;
     struct hf_pg_connection *connection; /* the thread's own */
 };
@@ -207,6 +209,13 @@ static void deliver(struct hf_pg_listener *l)
     }
 }
 
+static void deliver_near(struct hf_pg_listener *l)
+{
+    struct hf_lock_id id;
+    while (l->near_fd >= 0 && hf_pg_near_receive(l->near_fd, &id))
+        wake_id(l, &id);
+}
+
 /* ---- the thread ----------------------------------------------------------------------------- */
 
 static bool is_closing(struct hf_pg_listener *l)
@@ -261,15 +270,20 @@ static bool is_well(struct hf_pg_listener *l, bool readable)
 static void *run(void *arg)
 {
     struct hf_pg_listener *l = arg;
+    int64_t heard_ms = hf_pg_now_ms();
     while (!is_closing(l)) {
         struct pollfd fds[] = {{.fd = l->connection->fd, .events = POLLIN},
+                               {.fd = l->near_fd, .events = POLLIN},
                                {.fd = l->kick_fd, .events = POLLIN}};
         bool untold = any_untold(l);
-        int n = poll(fds, 2, untold ? UNTOLD_MS : CHECK_MS);
+        int n = poll(fds, 3, untold ? UNTOLD_MS : CHECK_MS);
         if (untold)
             wake_all(l, true);
-        if (is_closing(l) || (n < 0 && errno == EINTR) || (n == 0 && untold))
+        deliver_near(l);
+        if (is_closing(l) || (n < 0 && errno == EINTR) || (n == 0 && untold) ||
+            (n > 0 && !fds[0].revents && hf_pg_now_ms() - heard_ms < CHECK_MS))
             continue;
+        heard_ms = hf_pg_now_ms();
         if (!is_well(l, n > 0 && fds[0].revents))
             reconnect(l);
         if (!l->connection)
@@ -295,6 +309,8 @@ static bool start_listening(struct hf_pg_listener *l)
 {
     pthread_mutex_lock(&l->starting);
     if (!l->running && !l->no_use) {
+        if (!l->channel[0])
+            l->near_fd = hf_pg_near_open(l->store->here, l->channel);
         int r = connect_listener(l, NULL);
         if (r == 1 && start_thread(l, NULL) < 0) {
             hf_pg_disconnect(l->connection);
@@ -316,13 +332,11 @@ static bool start_listening(struct hf_pg_listener *l)
 struct hf_pg_listener *hf_pg_listener_new(struct hf_postgres *s)
 {
     struct hf_pg_listener *l = calloc(1, sizeof *l);
-    uint64_t random;
     if (!l)
         return NULL;
     l->store = s;
+    l->near_fd = -1;
     l->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    hf_random(&random, sizeof random);
-    snprintf(l->channel, sizeof l->channel, "holdfast_%016llx", (unsigned long long)random);
     pthread_mutex_init(&l->mutex, NULL);
     pthread_mutex_init(&l->starting, NULL);
     if (l->kick_fd >= 0)
@@ -346,6 +360,8 @@ void hf_pg_listener_free(struct hf_pg_listener *l)
         hf_pg_disconnect(l->connection);
     if (l->kick_fd >= 0)
         close(l->kick_fd);
+    if (l->near_fd >= 0)
+        close(l->near_fd);
     pthread_mutex_destroy(&l->mutex);
     pthread_mutex_destroy(&l->starting);
     free(l);

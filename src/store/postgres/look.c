@@ -119,8 +119,8 @@ int hf_pg_totals(struct hf_store *store, struct hf_totals *ret, struct hf_error 
         "SELECT sum(granted)::bigint, (SELECT sum(total)::bigint FROM holdfast.denial),"
         " sum(released)::bigint, sum(release_lost)::bigint, sum(taken_expired)::bigint,"
         " sum(taken_died)::bigint, 0, sum(forced)::bigint, sum(lost)::bigint,"
-        " (SELECT count(*) FROM holdfast.execution WHERE state = 'PENDING'),"
-        " (SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING') FROM holdfast.lock";
+        " (SELECT count(*) FROM holdfast.pending WHERE seq > 0),"
+        " (SELECT count(*) FROM holdfast.running) FROM holdfast.lock";
     struct hf_pg_statement st = {.sql = sql};
     PGresult *result;
     int r = hf_pg_exchange(hf_postgres_of(store), &st, 1, false, &result, NULL, err);

@@ -158,7 +158,8 @@ bool hf_pg_is_plain_enqueue(const struct hf_request *req)
 
 static bool is_enqueue(const struct hf_pg_task *t) { return hf_pg_is_plain_enqueue(t->req); }
 
-#define EXTEND_MANY "SELECT * FROM holdfast.extend_many($1,$2,$3,$4,$5,$6,$7,$8,$9)"
+/* One text, since it is prepared by its address. */
+static const char extend_many[] = "SELECT * FROM holdfast.extend_many($1,$2,$3,$4,$5,$6,$7,$8,$9)";
 
 static const struct kind {
     enum hf_op op;
@@ -177,8 +178,8 @@ static const struct kind {
     {HF_OP_RELEASE, 1, is_finish,
      "SELECT * FROM holdfast.finish_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)", "tblioitoblb",
      put_finish, take_ended, false},
-    {HF_OP_EXTEND, 1, is_beat, EXTEND_MANY, "tbllooblb", put_extend, take_answer, false},
-    {HF_OP_EXTEND, 2, is_extend, EXTEND_MANY, "tbllooblb", put_extend, take_answer, false},
+    {HF_OP_EXTEND, 1, is_beat, extend_many, "tbllooblb", put_extend, take_answer, false},
+    {HF_OP_EXTEND, 2, is_extend, extend_many, "tbllooblb", put_extend, take_answer, false},
     {HF_OP_ENQUEUE, 1, is_enqueue,
      "SELECT * FROM holdfast.enqueue_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
      "tttobuuliiili", put_enqueue, take_recorded, true},
@@ -188,7 +189,7 @@ static const struct kind {
 
 /* Which of them are done: a row for each, that begins with its index from 1. */
 static void take_done(const struct kind *kind, const PGresult *result,
-                      struct hf_pg_task *const mine[], size_t n, struct hf_buf *ready)
+                      struct hf_pg_task *const mine[], size_t n)
 {
     int rows = hf_pq.PQntuples(result);
     for (int row = 0; row < rows; row++) {
@@ -198,9 +199,24 @@ static void take_done(const struct kind *kind, const PGresult *result,
             continue;
         kind->take(at, mine[i - 1]);
         mine[i - 1]->done = true;
-        if (kind->makes_ready)
-            hf_buf_printf(ready, "%s\n", mine[i - 1]->req->workflow);
     }
+}
+
+/* What is ready then is told to workers that sleep, in the same round trip. */
+static int send_and_wake(struct hf_postgres *s, const struct hf_pg_statement *st,
+                         struct hf_pg_task *const mine[], size_t n, PGresult **ret,
+                         struct hf_pg_fault *fault, struct hf_error *err)
+{
+    struct hf_pg_statement wake = {.sql = "SELECT holdfast.wake_for($1)", .again = true};
+    struct hf_pg_columns ids;
+    hf_pg_columns_begin(&ids, "u", n);
+    for (size_t i = 0; i < n; i++)
+        hf_pg_put_uuid(&ids, mine[i]->req->execution_id);
+    int r = hf_pg_bind_columns(&wake, &ids, err);
+    if (r >= 0)
+        r = hf_pg_exchange_then(s, st, 1, &wake, true, ret, fault, err);
+    hf_pg_columns_clear(&ids);
+    return r;
 }
 
 static int send_kind(struct hf_postgres *s, const struct kind *kind,
@@ -219,7 +235,8 @@ static int send_kind(struct hf_postgres *s, const struct kind *kind,
     if (durable)
         hf_failpoint(HF_FAIL_BEFORE_COMMIT);
     if (r >= 0)
-        r = hf_pg_exchange(s, &st, 1, true, ret, fault, err);
+        r = kind->makes_ready ? send_and_wake(s, &st, mine, n, ret, fault, err)
+                              : hf_pg_exchange(s, &st, 1, true, ret, fault, err);
     if (durable)
         hf_failpoint(HF_FAIL_AFTER_COMMIT);
     hf_pg_columns_clear(&columns);
@@ -241,10 +258,8 @@ static int apply_kind(struct hf_postgres *s, const struct kind *kind, struct hf_
     int r = send_kind(s, kind, mine, found, &result, &fault, err);
     if (r < 0) /* refused by the server: nothing was done, each may try for itself */
         return r != -HF_UNKNOWN && fault.sqlstate[0] ? 0 : r;
-    struct hf_buf ready = HF_BUF(HF_PG_ALL_READY_MAX);
-    take_done(kind, result, mine, found, &ready);
+    take_done(kind, result, mine, found);
     hf_pg_clear(&result, 1);
-    hf_pg_wake_idle(s, &ready);
     return 0;
 }
 

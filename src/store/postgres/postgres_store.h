@@ -17,6 +17,7 @@
  *     line.c        those who wait for one name, in one statement
  *     processes.c   those that only this machine can judge: asked for, looked at, remembered
  *     listen.c      being woken: one LISTEN connection and its thread
+ *     near.c        waking those of this machine without the server
  *     look.c        list, events, totals
  *     retention.c   how long executions are kept, and which one is the last of its kind
  *     executions.c  executions in requests and answers; lists of them, their data
@@ -42,12 +43,12 @@ enum {
     HF_PG_POOL_DEFAULT = 4,
     HF_PG_POOL_MAX = 100,
     HF_PG_TIMEOUT_DEFAULT_MS = 5000,
-    HF_PG_CHANNEL_LEN = 25 /* "holdfast_" and 16 hex digits */
+    HF_PG_CHANNEL_LEN = 25 /* "holdfast_" and 16 hex digits, of which 8 are the machine's */
 };
 
 /* ---- connections (connection.c) ------------------------------------------------------------- */
 
-enum { HF_PG_TEXTS_MAX = 12 };
+enum { HF_PG_TEXTS_MAX = 24 };
 
 /* What was sent on a connection, and may be prepared there (prepare.c). */
 struct hf_pg_texts {
@@ -185,6 +186,11 @@ enum { HF_PG_UUID = 2950, HF_PG_UUID_ARRAY = 2951 };
  */
 int hf_pg_exchange(struct hf_postgres *s, const struct hf_pg_statement *statements, size_t n,
                    bool changes, PGresult **ret, struct hf_pg_fault *fault, struct hf_error *err);
+
+/* The same, and in the same round trip another transaction, whose fate is nobody's concern. */
+int hf_pg_exchange_then(struct hf_postgres *s, const struct hf_pg_statement *statements, size_t n,
+                        const struct hf_pg_statement *after, bool changes, PGresult **ret,
+                        struct hf_pg_fault *fault, struct hf_error *err);
 
 /* The same on a connection of one's own; nothing is tried again. Binary results. */
 enum hf_pg_fate {
@@ -440,6 +446,20 @@ int hf_pg_rewatch(struct hf_store *store, const struct hf_lock_id *from,
 int hf_pg_share(struct hf_store *store, const struct hf_lock_id *id,
                 const struct hf_lock_id *channel, struct hf_error *err);
 void hf_pg_unshare(struct hf_store *store, const struct hf_lock_id *id);
+
+/* ---- waking those of this machine (near.c) -------------------------------------------------- */
+
+/*
+ * A new channel of a listener who is `here`, which release() can tell by its name, and where it is told:
+ * a descriptor for poll. -1: it can't be told so, and the channel is as any other.
+ */
+int hf_pg_near_open(const char *here, char ret_channel[HF_PG_CHANNEL_LEN + 1]);
+
+/* The next one to wake; false: there is none. */
+bool hf_pg_near_receive(int fd, struct hf_lock_id *ret);
+
+/* Tell the listener of that channel, one way or the other. */
+void hf_pg_wake_near(struct hf_postgres *s, const char *channel, const struct hf_lock_id *id);
 
 /* ---- the service's tokens (tokens.c) -------------------------------------------------------- */
 

@@ -10,8 +10,8 @@
 
 #include "postgres_store.h"
 
-/* Remembered are as many as one request may have to know of: a holder, and those first in line. */
-enum { SLOTS = 64, REMEMBERED_MAX = 12, CANDIDATES_MAX = 1 << 16 };
+/* Remembered are those who take turns at a name; one request may have to know of a holder, and of nine. */
+enum { SLOTS = 64, REMEMBERED_MAX = 40, CANDIDATES_MAX = 1 << 16 };
 
 struct slot {
     char name[HF_NAME_MAX + 1];

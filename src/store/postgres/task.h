@@ -8,6 +8,7 @@ struct hf_pg_task {
     const struct hf_request *req;
     struct hf_answer *answer;
     bool done;
+    bool handed; /* released to the next one, by a commit that did not wait for the disk */
     struct hf_lock_id id;
     char processes[HF_PG_PROCESSES_MAX], channel[HF_PG_CHANNEL_LEN + 1];
     struct hf_pg_seen seen;

@@ -96,7 +96,8 @@ static int begin_claim(struct claim *c, struct hf_error *err)
 static int send_claim(struct hf_postgres *s, const struct claim *c, const struct hf_due *due,
                       bool again, PGresult **ret, struct hf_error *err)
 {
-    struct hf_pg_statement st = {.sql = "SELECT * FROM holdfast.claim($1,$2,$3,$4,$5,$6,$7,$8,$9)"};
+    struct hf_pg_statement st = {.sql = "SELECT * FROM holdfast.claim($1,$2,$3,$4,$5,$6,$7,$8,$9)",
+                                 .again = true};
     struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
     struct hf_pg_columns columns;
     struct hf_processes bound;
@@ -280,7 +281,7 @@ int hf_pg_idle(struct hf_store *store, const struct hf_lock_id *id, const struct
                int64_t *ret_next_ms, struct hf_error *err)
 {
     struct hf_postgres *s = hf_postgres_of(store);
-    struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3,$4)"};
+    struct hf_pg_statement st = {.sql = "SELECT holdfast.sleep($1,$2,$3,$4)", .again = true};
     struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
     char channel[HF_PG_CHANNEL_LEN + 1];
     PGresult *result;

@@ -49,6 +49,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.execution_of IS 'The execution with this id; of NULLs where there is none';
 
+CREATE FUNCTION holdfast.execution_at(p_seq bigint) RETURNS holdfast.execution LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    x holdfast.execution;
+BEGIN
+    SELECT * INTO x FROM holdfast.execution WHERE seq = p_seq;
+    RETURN x;
+END $$;
+COMMENT ON FUNCTION holdfast.execution_at IS 'The execution with this number; of NULLs where there is none';
+
 CREATE FUNCTION holdfast.find_execution(w holdfast.wish) RETURNS holdfast.execution LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -56,7 +66,7 @@ DECLARE
 BEGIN
     IF w.key IS NOT NULL AND w.once THEN
         SELECT * INTO x FROM holdfast.execution
-         WHERE workflow = w.workflow AND key = w.key AND once AND state IN ('PENDING', 'RUNNING', 'SUCCESS');
+         WHERE workflow = w.workflow AND key = w.key AND once AND NOT frees_key;
     ELSIF w.key IS NOT NULL THEN
         SELECT * INTO x FROM holdfast.execution WHERE workflow = w.workflow AND key = w.key AND NOT once;
     END IF;
@@ -74,10 +84,17 @@ BEGIN
                                     retry_backoff_ms, once, parked, id, retry_of, state, workflow, lock, key, owner)
     VALUES (x.run_at, x.created_at, x.started_at, x.fence, x.priority, x.attempt, x.max_attempts, x.on_lost, x.concurrency,
             x.retry_backoff_ms, x.once, x.parked, x.id, x.retry_of, x.state, x.workflow, x.lock, x.key, x.owner)
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT DO NOTHING
+    RETURNING seq INTO x.seq;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another execution has been given the key % of % just now', x.key, x.workflow
               USING ERRCODE = 'serialization_failure', HINT = 'Ask again: it will be found.';
+    END IF;
+    IF x.state = 'PENDING' THEN
+        INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+        VALUES (x.seq, x.run_at, x.priority, x.concurrency, false, x.parked, x.id, x.workflow, x.lock);
+    ELSE
+        INSERT INTO holdfast.running (seq, workflow) VALUES (x.seq, x.workflow);
     END IF;
     IF w.input IS NOT NULL THEN
         INSERT INTO holdfast.execution_data (id, input) VALUES (x.id, w.input);
@@ -85,14 +102,31 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.add_execution IS 'Keep a new execution, with its input';
 
-CREATE FUNCTION holdfast.keep_execution(x holdfast.execution) RETURNS void LANGUAGE sql VOLATILE
+CREATE FUNCTION holdfast.keep_execution(x holdfast.execution) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
+BEGIN
+    IF x.state = 'PENDING' THEN
+        INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+        VALUES (x.seq, x.run_at, x.priority, x.concurrency, x.to_verify, x.parked, x.id, x.workflow, x.lock)
+        ON CONFLICT (seq) DO UPDATE SET parked = excluded.parked;
+    ELSE
+        DELETE FROM holdfast.pending WHERE seq = x.seq;
+    END IF;
+    IF x.state = 'RUNNING' THEN
+        INSERT INTO holdfast.running (seq, workflow) VALUES (x.seq, x.workflow) ON CONFLICT DO NOTHING;
+    ELSE
+        DELETE FROM holdfast.running WHERE workflow = x.workflow AND seq = x.seq;
+    END IF;
     UPDATE holdfast.execution
        SET state = x.state, attempt = x.attempt, fence = x.fence, owner = x.owner, started_at = x.started_at,
            finished_at = x.finished_at, exit_code = x.exit_code, reason = x.reason, cancel_requested = x.cancel_requested,
-           spawned = x.spawned, to_verify = x.to_verify, run_at = x.run_at, spent = x.spent, parked = x.parked
-     WHERE id = x.id
-$$;
+           spawned = x.spawned, to_verify = x.to_verify, run_at = x.run_at, spent = x.spent, parked = x.parked,
+           frees_key = x.once AND x.state IN ('FAILED', 'ABORTED')
+     WHERE seq = x.seq;
+    IF x.finished_at IS NOT NULL THEN
+        INSERT INTO holdfast.ended (finished_at, seq, once, workflow) VALUES (x.finished_at, x.seq, x.once, x.workflow);
+    END IF;
+END $$;
 COMMENT ON FUNCTION holdfast.keep_execution IS 'Keep what has become of an execution';
 
 CREATE FUNCTION holdfast.keep_output(p_id uuid, p_head bytea, p_skipped bigint, p_tail bytea) RETURNS void LANGUAGE sql VOLATILE

@@ -2,11 +2,14 @@
 -- ---- many at once ---------------------------------------------------------------------------------
 
 -- The fast paths of acquire and release over arrays, sorted by name. What is not that simple is not in the
--- answer, nothing has happened to it, and the caller asks for it alone. The settings keep the plan to one
--- lookup per name, in the order given: two batches never lock crosswise.
+-- answer, nothing has happened to it, and the caller asks for it alone. The plan must be one lookup per name, in
+-- the order given: then two batches never lock crosswise. A plan that was made when the table was small is kept
+-- while it grows, and one that reads all of it instead is ruinous then: so each row is looked up by a subquery
+-- with a LIMIT, which no plan takes apart, and is changed by where it lies (ctid), for which there is no other way.
+-- A row that has moved since is followed, and judged again.
 CREATE FUNCTION holdfast.acquire_many(p_names text[], p_lock_ids bytea[], p_ttls_ms bigint[], p_owners text[], p_notes text[], p_processes text[])
 RETURNS TABLE (i bigint, granted bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -17,23 +20,24 @@ BEGIN
         UPDATE holdfast.lock AS l
            SET fence = nextval('holdfast.seq'), lock_id = a.lock_id, owner = a.owner, note = a.note, processes = a.processes,
                took = '', ttl_ms = a.ttl_ms, locked_at = now, told_at = now,
-               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1
+               locked_until = now + a.ttl_ms * interval '1 millisecond', granted = l.granted + 1,
+               tidied = CASE l.granted % 32 WHEN 31 THEN l.fence ELSE l.tidied END
           FROM unnest(p_names, p_lock_ids, p_ttls_ms, p_owners, p_notes, p_processes)
                WITH ORDINALITY AS a(name, lock_id, ttl_ms, owner, note, processes, i)
-         WHERE l.name = a.name AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1)
-           AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
-        RETURNING a.i, l.fence, l.name, l.owner
+         CROSS JOIN LATERAL (SELECT m.ctid, m.tidied FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS m
+         WHERE l.ctid = m.ctid AND l.lock_id IS NULL AND l.waiters = 0 AND l.xmax = 0 AND position(a.lock_id IN l.ended) = 0
+        RETURNING a.i, l.fence, l.name, l.owner, CASE l.granted % 32 WHEN 0 THEN m.tidied END AS since
     ), told AS (
         INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
         SELECT g.fence, now, g.fence, 'acquired', g.name, g.owner, '', '' FROM grants AS g
     )
-    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g;
+    SELECT g.i, g.fence, holdfast.ms(now) FROM grants AS g WHERE g.since IS NULL OR holdfast.tidy(g.name, g.since, g.fence);
 END $$;
 COMMENT ON FUNCTION holdfast.acquire_many IS 'Take those of many locks that are free and that nobody waits for: which (from 1), its fence, when. Sort by name, each name once';
 
 CREATE FUNCTION holdfast.release_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_reasons text[])
 RETURNS TABLE (i bigint, released bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -45,7 +49,8 @@ BEGIN
            SET lock_id = NULL, locked_until = NULL, offered = false, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
           FROM unnest(p_names, p_lock_ids, p_fences, p_reasons) WITH ORDINALITY AS a(name, lock_id, fence, reason, i)
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+         CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS mine
+         WHERE l.ctid = mine.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND l.locked_until > holdfast.clock() AND l.execution_id IS NULL
         RETURNING a.i, l.fence, l.name, l.owner, l.locked_at, a.reason
     ), told AS (
@@ -61,7 +66,7 @@ COMMENT ON FUNCTION holdfast.release_many IS 'Give back those of many locks that
 -- are the first 8, and nobody of these is among them. So the whole of what they ask is a place in the line.
 CREATE FUNCTION holdfast.wait_many(p_name text, p_lock_ids bytea[], p_ttls_ms bigint[], p_waits_ms bigint[], p_owners text[], p_notes text[], p_priorities integer[], p_processes text[], p_channels text[], p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS SETOF holdfast.answer LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     l       holdfast.lock;
@@ -126,7 +131,7 @@ COMMENT ON FUNCTION holdfast.wait_many IS 'acquire with a wait, many at once for
 -- place. The lock is looked up by a subquery of its own, or a plan might join all of the table.
 CREATE FUNCTION holdfast.enqueue_many(p_names text[], p_workflows text[], p_keys text[], p_once boolean[], p_inputs bytea[], p_ids uuid[], p_retry_ofs uuid[], p_run_ats_ms bigint[], p_priorities integer[], p_on_losts integer[], p_max_attempts integer[], p_backoffs_ms bigint[], p_concurrencies integer[])
 RETURNS TABLE (i bigint, made bigint, now_ms bigint) LANGUAGE plpgsql VOLATILE
-SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -148,7 +153,10 @@ BEGIN
                  WHERE l.name = a.name ORDER BY l.fence DESC LIMIT 1) IS NOT TRUE
          ORDER BY a.i
         ON CONFLICT DO NOTHING
-        RETURNING id, seq
+        RETURNING seq, run_at, priority, concurrency, id, workflow, lock
+    ), queued AS (
+        INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+        SELECT k.seq, k.run_at, k.priority, k.concurrency, false, false, k.id, k.workflow, k.lock FROM kept AS k
     ), data AS (
         INSERT INTO holdfast.execution_data (id, input) SELECT a.id, a.input FROM a JOIN kept USING (id) WHERE a.input IS NOT NULL
     )
@@ -164,15 +172,16 @@ DECLARE
     rank integer;
     ret  bigint[] := '{}';
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.execution
-     WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
-    WHILE rank IS NOT NULL AND cardinality(ret) < p_max LOOP
-        ret := ret || ARRAY(SELECT seq FROM holdfast.execution
-                             WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at <= p_now
+    SELECT max(priority) INTO rank FROM holdfast.pending
+     WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
+    WHILE rank IS NOT NULL LOOP
+        ret := ret || ARRAY(SELECT seq FROM holdfast.pending
+                             WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at <= p_now
                                AND seq <> ALL (p_passed)
                              ORDER BY run_at, seq LIMIT p_max - cardinality(ret) FOR UPDATE SKIP LOCKED);
-        SELECT max(priority) INTO rank FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
+        EXIT WHEN cardinality(ret) = p_max;
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
     END LOOP;
     RETURN ret;
 END $$;
@@ -184,15 +193,16 @@ DECLARE
     rank integer;
     ret  bigint[] := '{}';
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.execution
-     WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
-    WHILE rank IS NOT NULL AND cardinality(ret) < p_max LOOP
-        ret := ret || ARRAY(SELECT seq FROM holdfast.execution
-                             WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency
+    SELECT max(priority) INTO rank FROM holdfast.pending
+     WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
+    WHILE rank IS NOT NULL LOOP
+        ret := ret || ARRAY(SELECT seq FROM holdfast.pending
+                             WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency
                                AND to_verify = g.to_verify AND priority = rank AND run_at <= p_now AND seq <> ALL (p_passed)
                              ORDER BY run_at, seq LIMIT p_max - cardinality(ret) FOR UPDATE SKIP LOCKED);
-        SELECT max(priority) INTO rank FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
+        EXIT WHEN cardinality(ret) = p_max;
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
            AND priority < rank;
     END LOOP;
     RETURN ret;
@@ -201,33 +211,31 @@ COMMENT ON FUNCTION holdfast.take_group IS 'As group_due, and locks them; what o
 
 -- Where all is of one kind, whoever looks takes what nobody else has; else what is first is looked for among
 -- the kinds, and those that others have are passed over by the next turn.
-CREATE FUNCTION holdfast.take_due(p_workflows text[], p_verifies boolean, p_now timestamptz, p_max integer, p_passed bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION holdfast.take_due(p_workflows text[], p_verifies boolean, p_groups holdfast.workgroup[], p_now timestamptz, p_max integer, p_passed bigint[])
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    groups holdfast.workgroup[] := ARRAY(SELECT g FROM holdfast.workgroups(p_workflows) AS g WHERE p_verifies OR NOT g.to_verify LIMIT 2);
     wanted bigint[];
     ret    bigint[] := '{}';
 BEGIN
-    IF cardinality(groups) = 0 AND p_workflows IS NULL THEN
-        RETURN holdfast.take_plain(p_now, p_max, p_passed);
-    ELSIF cardinality(groups) = 0 THEN
-        RETURN '{}';
-    ELSIF cardinality(groups) = 1 AND p_workflows IS NOT NULL AND groups[1].concurrency = 0 THEN
-        RETURN holdfast.take_group(groups[1], p_now, p_max, p_passed);
+    IF cardinality(p_groups) = 0 THEN
+        RETURN CASE WHEN p_workflows IS NULL THEN holdfast.take_plain(p_now, p_max, p_passed) ELSE '{}' END;
+    ELSIF cardinality(p_groups) = 1 AND p_workflows IS NOT NULL AND p_groups[1].concurrency = 0 THEN
+        RETURN holdfast.take_group(p_groups[1], p_now, p_max, p_passed);
     END IF;
     LOOP
         wanted := ARRAY(SELECT p.seq FROM holdfast.due_places(p_workflows, p_verifies, p_now, p_max + cardinality(p_passed)) AS p
                          WHERE p.seq <> ALL (p_passed) ORDER BY p.priority DESC, p.run_at, p.seq LIMIT p_max - cardinality(ret));
-        ret := ret || ARRAY(SELECT x.seq FROM holdfast.execution AS x
-                             WHERE x.seq = ANY (wanted) AND x.state = 'PENDING' AND NOT x.parked
-                             ORDER BY x.priority DESC, x.run_at, x.seq FOR UPDATE SKIP LOCKED);
+        ret := ret || ARRAY(SELECT p.seq FROM holdfast.pending AS p
+                             WHERE p.seq = ANY (wanted) AND NOT p.parked
+                             ORDER BY p.priority DESC, p.run_at, p.seq FOR UPDATE SKIP LOCKED);
         IF cardinality(wanted) = 0 OR cardinality(ret) = p_max THEN
             RETURN ret;
         END IF;
         p_passed := p_passed || wanted;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION holdfast.take_due IS 'The first that are due and that nobody else is about to claim, locked, in the order of claiming. Fewer than asked for: there are no more';
+COMMENT ON FUNCTION holdfast.take_due IS 'The first that are due and that nobody else is about to claim, locked, in the order of claiming. Groups: as workgroups has them. Fewer than asked for: there are no more';
 
 CREATE TYPE holdfast.claimed AS (
     lock_id   bytea,
@@ -247,78 +255,104 @@ COMMENT ON COLUMN holdfast.claimed.execution IS 'The execution, as it is now; NU
 -- lock another has, are parked. What is not so clear is left to begin_execution.
 CREATE FUNCTION holdfast.claim_free(p_seqs bigint[], p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_now timestamptz, p_here text)
 RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
 AS $$
 DECLARE
-    until timestamptz := p_now + p_ttl_ms * interval '1 millisecond';
-    known text[];
-    free  text[];
-    held  text[];
-    crowds  text[];
+    until   timestamptz := p_now + p_ttl_ms * interval '1 millisecond';
+    ids     uuid[];     -- of the executions, in their order
+    names   text[];     -- of their locks
+    nths    bigint[];   -- which one each is of its lock
+    ofs     bigint[];   -- of so many
+    known   text[];
+    free    text[];
+    held    text[];
+    fences  bigint[] := '{}'; -- what was granted
+    begins  uuid[] := '{}';
+    tokens  bytea[] := '{}';
+    crowds  text[];     -- free, and others are parked there
     crowded text;
 BEGIN
-    SELECT array_agg(l.name), array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0),
-           array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
-                                       AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
-                                       AND (l.execution_id IS NULL OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING')),
-           array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0 AND l.parked)
+    SELECT array_agg(c.id ORDER BY c.at), array_agg(c.lock ORDER BY c.at), array_agg(c.nth ORDER BY c.at), array_agg(c.of ORDER BY c.at)
+      INTO ids, names, nths, ofs
+      FROM (SELECT s.at, p.id, p.lock, row_number() OVER (PARTITION BY p.lock ORDER BY s.at) AS nth, count(*) OVER (PARTITION BY p.lock) AS of
+              FROM unnest(p_seqs) WITH ORDINALITY AS s(seq, at)
+             CROSS JOIN LATERAL (SELECT id, lock FROM holdfast.pending WHERE pending.seq = s.seq LIMIT 1) AS p) AS c;
+    SELECT coalesce(array_agg(l.name), '{}'), coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0), '{}'),
+           coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
+                                                AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
+                                                AND (l.execution_id IS NULL
+                                                     OR (SELECT state FROM holdfast.execution WHERE id = l.execution_id) = 'RUNNING')), '{}'),
+           coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0 AND l.parked), '{}')
       INTO known, free, held, crowds
-      FROM (SELECT DISTINCT lock AS name FROM holdfast.execution WHERE seq = ANY (p_seqs) ORDER BY lock) AS n
+      FROM (SELECT a.name FROM unnest(names, nths) AS a(name, nth) WHERE a.nth = 1 ORDER BY a.name) AS n
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE lock.name = n.name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED) AS l;
-    RETURN QUERY
-    WITH c AS MATERIALIZED (
-        SELECT x.seq, x.id, x.lock, x.key, p_lock_ids[s.at::integer] AS lock_id, row_number() OVER same AS nth, count(*) OVER (PARTITION BY x.lock) AS of
-          FROM unnest(p_seqs) WITH ORDINALITY AS s(seq, at) JOIN holdfast.execution AS x USING (seq)
-        WINDOW same AS (PARTITION BY x.lock ORDER BY s.at)
-    ), fresh AS (
-        INSERT INTO holdfast.name SELECT c.lock FROM c WHERE c.nth = 1 AND c.lock <> ALL (coalesce(known, '{}')) ORDER BY c.lock
-        ON CONFLICT DO NOTHING RETURNING name
-    ), made AS (
-        INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, parked, name, lock_id, owner, note, processes,
-                                   took, execution_id)
-        SELECT nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, c.of > 1, c.lock, c.lock_id, p_owner, '', p_processes, '', c.id
-          FROM c WHERE c.nth = 1 AND (c.lock IN (SELECT f.name FROM fresh AS f)) IS TRUE -- by hash, and not as a join
-        RETURNING name, fence, lock_id, execution_id
-    ), given AS (
-        UPDATE holdfast.lock AS l
-           SET fence = nextval('holdfast.seq'), lock_id = c.lock_id, owner = p_owner, note = '', processes = p_processes, took = '',
-               ttl_ms = p_ttl_ms, locked_at = p_now, told_at = p_now, locked_until = until, granted = l.granted + 1, execution_id = c.id,
-               offered = false, parked = l.parked OR c.of > 1
-          FROM c
-         WHERE c.nth = 1 AND l.name = c.lock AND c.lock = ANY (free)
-           AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = c.lock ORDER BY m.fence DESC LIMIT 1)
-        RETURNING l.name, l.fence, l.lock_id, l.execution_id
-    ), granted AS MATERIALIZED (
-        SELECT * FROM made UNION ALL SELECT * FROM given
-    ), begun AS MATERIALIZED (
-        UPDATE holdfast.execution AS x
-           SET state = 'RUNNING', attempt = x.attempt + 1, fence = g.fence, owner = p_owner, started_at = p_now, finished_at = NULL,
-               spawned = x.spawned AND x.to_verify, cancel_requested = false, exit_code = NULL, reason = NULL
-          FROM granted AS g
-         WHERE x.id = g.execution_id
-        RETURNING g.lock_id, x.seq, x.fence, x.lock, x.id, x.key, x
-    ), told AS (
-        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
-        SELECT CASE k.kind WHEN 'acquired' THEN b.fence ELSE nextval('holdfast.seq') END, p_now, b.fence, k.kind, b.lock, p_owner,
-               CASE k.kind WHEN 'started' THEN b.id END, '', CASE k.kind WHEN 'started' THEN coalesce('key ' || b.key, '') ELSE '' END
-          FROM begun AS b CROSS JOIN (VALUES ('acquired'), ('started')) AS k(kind)
-    ), parks AS (
-        UPDATE holdfast.execution AS x SET parked = true
-          FROM c
-         WHERE x.seq = c.seq AND (c.lock = ANY (held) OR c.nth > 1 AND c.lock IN (SELECT g.name FROM granted AS g))
-    ), full_of AS (
+    IF cardinality(known) < cardinality(array_positions(nths, 1::bigint)) THEN
+        WITH fresh AS (
+            INSERT INTO holdfast.name
+            SELECT a.name FROM unnest(names, nths) AS a(name, nth) WHERE a.nth = 1 AND a.name <> ALL (known) ORDER BY a.name
+            ON CONFLICT DO NOTHING RETURNING name
+        ), made AS (
+            INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, parked, name, lock_id, owner, note, processes,
+                                       took, execution_id)
+            SELECT nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, a.of > 1, a.name, a.lock_id, p_owner, '', p_processes, '', a.id
+              FROM unnest(names, ids, p_lock_ids, nths, ofs) AS a(name, id, lock_id, nth, of)
+             WHERE a.nth = 1 AND (a.name IN (SELECT f.name FROM fresh AS f)) IS TRUE -- by hash, and not as a join
+            RETURNING fence, execution_id, lock_id
+        )
+        SELECT coalesce(array_agg(m.fence), '{}'), coalesce(array_agg(m.execution_id), '{}'), coalesce(array_agg(m.lock_id), '{}')
+          INTO fences, begins, tokens FROM made AS m;
+    END IF;
+    IF cardinality(free) > 0 THEN
+        WITH given AS (
+            UPDATE holdfast.lock AS l
+               SET fence = nextval('holdfast.seq'), lock_id = a.lock_id, owner = p_owner, note = '', processes = p_processes, took = '',
+                   ttl_ms = p_ttl_ms, locked_at = p_now, told_at = p_now, locked_until = until, granted = l.granted + 1, execution_id = a.id,
+                   offered = false, parked = l.parked OR a.of > 1
+              FROM unnest(names, ids, p_lock_ids, nths, ofs) AS a(name, id, lock_id, nth, of)
+             CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
+             WHERE a.nth = 1 AND a.name = ANY (free) AND l.ctid = newest.at
+            RETURNING l.fence, l.execution_id, l.lock_id
+        )
+        SELECT fences || array_agg(g.fence), begins || array_agg(g.execution_id), tokens || array_agg(g.lock_id)
+          INTO fences, begins, tokens FROM given AS g;
+    END IF;
+    IF cardinality(begins) > 0 THEN
+        RETURN QUERY
+        WITH begun AS MATERIALIZED (
+            UPDATE holdfast.execution AS x
+               SET state = 'RUNNING', attempt = x.attempt + 1, fence = g.fence, owner = p_owner, started_at = p_now, finished_at = NULL,
+                   spawned = x.spawned AND x.to_verify, cancel_requested = false, exit_code = NULL, reason = NULL
+              FROM unnest(fences, begins, tokens) AS g(fence, id, lock_id)
+             CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.id LIMIT 1) AS its
+             WHERE x.ctid = its.at
+            RETURNING g.lock_id, x.seq, x.workflow, x.fence, x.lock, x.id, x.key, x
+        ), gone AS (
+            DELETE FROM holdfast.pending
+             WHERE ctid = ANY (ARRAY(SELECT p.at FROM begun AS b
+                                      CROSS JOIN LATERAL (SELECT ctid AS at FROM holdfast.pending WHERE pending.seq = b.seq LIMIT 1) AS p))
+        ), runs AS (
+            INSERT INTO holdfast.running (seq, workflow) SELECT b.seq, b.workflow FROM begun AS b
+        ), told AS (
+            INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+            SELECT CASE k.kind WHEN 'acquired' THEN b.fence ELSE nextval('holdfast.seq') END, p_now, b.fence, k.kind, b.lock, p_owner,
+                   CASE k.kind WHEN 'started' THEN b.id END, '', CASE k.kind WHEN 'started' THEN coalesce('key ' || b.key, '') ELSE '' END
+              FROM begun AS b CROSS JOIN (VALUES ('acquired'), ('started')) AS k(kind)
+        )
+        SELECT b.lock_id, holdfast.ms(p_now), '', '', b.x FROM begun AS b;
+    END IF;
+    IF cardinality(held) > 0 OR cardinality(crowds) > 0 OR 2 = ANY (nths) THEN
         UPDATE holdfast.lock AS l SET parked = true
-          FROM c
-         WHERE c.nth = 1 AND c.lock = ANY (held) AND NOT l.parked AND l.name = c.lock
-           AND l.fence = (SELECT m.fence FROM holdfast.lock AS m WHERE m.name = c.lock ORDER BY m.fence DESC LIMIT 1)
-    )
-    SELECT b.lock_id, holdfast.ms(p_now), '', '', b.x FROM begun AS b
-    UNION ALL
-    SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(c.id) FROM c
-     WHERE c.lock = ANY (known) AND c.lock <> ALL (coalesce(free, '{}')) AND c.lock <> ALL (coalesce(held, '{}'));
-    FOR crowded IN SELECT DISTINCT lock FROM holdfast.execution WHERE seq = ANY (p_seqs) AND (parked OR lock = ANY (crowds)) LOOP
-        PERFORM holdfast.park_due(crowded, p_now);
-    END LOOP;
+          FROM unnest(held) AS a(name)
+         CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
+         WHERE l.ctid = newest.at AND NOT l.parked;
+        FOR crowded IN SELECT a.name FROM unnest(names, ids, nths, ofs) AS a(name, id, nth, of)
+                        WHERE a.nth = 1 AND (a.name = ANY (held) OR a.name = ANY (crowds) OR a.of > 1 AND a.id = ANY (begins)) LOOP
+            PERFORM holdfast.park_due(crowded, p_now);
+        END LOOP;
+    END IF;
+    IF cardinality(known) > cardinality(free) + cardinality(held) THEN
+        RETURN QUERY SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(a.id) FROM unnest(names, ids) AS a(name, id)
+                      WHERE a.name = ANY (known) AND a.name <> ALL (free) AND a.name <> ALL (held);
+    END IF;
 END $$;
 COMMENT ON FUNCTION holdfast.claim_free IS 'Claim those of these executions whose lock is free; those of a lock that needs a closer look are answered without a token';
 
@@ -331,7 +365,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT count(*) INTO running
-      FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = x.workflow LIMIT x.concurrency) AS those;
+      FROM (SELECT FROM holdfast.running WHERE workflow = x.workflow LIMIT x.concurrency) AS those;
     RETURN running >= x.concurrency;
 END $$;
 COMMENT ON FUNCTION holdfast.is_hopeless IS 'Those that were claimed before it have made its workflow full: there is nothing to be done about it now';
@@ -351,14 +385,15 @@ COMMENT ON FUNCTION holdfast.claim_one IS 'Claim this execution by begin_executi
 CREATE FUNCTION holdfast.claimed_before(p_lock_ids bytea[]) RETURNS SETOF holdfast.claimed LANGUAGE sql STABLE
 AS $$
     SELECT l.lock_id, holdfast.ms(l.locked_at), '', l.took, x
-      FROM holdfast.execution AS x
+      FROM holdfast.running AS r JOIN holdfast.execution AS x USING (seq)
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE name = x.lock ORDER BY fence DESC LIMIT 1) AS l
-     WHERE x.state = 'RUNNING' AND l.execution_id = x.id AND l.lock_id = ANY (p_lock_ids)
+     WHERE l.execution_id = x.id AND l.lock_id = ANY (p_lock_ids)
 $$;
 COMMENT ON FUNCTION holdfast.claimed_before IS 'What was claimed with these tokens, where the answer was lost';
 
 CREATE FUNCTION holdfast.claim(p_workflows text[], p_verifies boolean, p_max integer, p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_again boolean, p_here text)
 RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now     timestamptz := holdfast.clock();
@@ -367,8 +402,11 @@ DECLARE
     limited boolean;
     unused  bytea[] := p_lock_ids;
     passed  bigint[] := '{}';
+    groups  holdfast.workgroup[];
+    used    bytea[] := '{}';
     seqs    bigint[];
     closer  bigint[];
+    next    bigint;
     c       holdfast.claimed;
     x       holdfast.execution;
 BEGIN
@@ -379,30 +417,35 @@ BEGIN
         END IF;
     END IF;
     PERFORM holdfast.commit_durably();
-    -- All that this may concern, in their order and before any row: two claims never wait crosswise.
-    PERFORM holdfast.limit_workflow(g.workflow, 1)
-       FROM (SELECT DISTINCT workflow FROM holdfast.workgroups(p_workflows) WHERE concurrency > 0 ORDER BY workflow) AS g;
+    groups := ARRAY(SELECT g FROM holdfast.workgroups(p_workflows) AS g WHERE p_verifies OR NOT g.to_verify);
+    limited := cardinality(groups) > 0 AND EXISTS (SELECT FROM unnest(groups) WHERE concurrency > 0);
+    IF limited THEN -- all that this may concern, in their order and before any row: two claims never wait crosswise
+        PERFORM holdfast.limit_workflow(g.workflow, 1) FROM (SELECT DISTINCT workflow FROM unnest(groups) WHERE concurrency > 0 ORDER BY workflow) AS g;
+    END IF;
     -- Only where each is the first ever to use names that the other wants, and this in more than one turn, they
     -- do: one of them is told so by the server, and asks again.
     WHILE wanted > 0 LOOP
         asked := least(wanted, 128);
-        seqs := holdfast.take_due(p_workflows, p_verifies, now, asked, passed);
+        seqs := holdfast.take_due(p_workflows, p_verifies, groups, now, asked, passed);
         EXIT WHEN cardinality(seqs) = 0;
-        closer := seqs;
-        limited := EXISTS (SELECT FROM holdfast.execution WHERE seq = ANY (seqs) AND concurrency > 0);
-        IF NOT limited THEN
+        IF limited AND EXISTS (SELECT FROM holdfast.pending WHERE seq = ANY (seqs) AND concurrency > 0) THEN
+            closer := seqs; -- whether each may run depends on those before it
+        ELSE
             closer := '{}';
             FOR c IN SELECT * FROM holdfast.claim_free(seqs, unused, p_ttl_ms, p_owner, p_processes, now, p_here) LOOP
                 IF c.lock_id IS NULL THEN
                     closer := closer || (c.execution).seq;
                 ELSE
                     wanted := wanted - 1;
-                    unused := array_remove(unused, c.lock_id);
+                    used := used || c.lock_id;
                     RETURN NEXT c;
                 END IF;
             END LOOP;
+            EXIT WHEN wanted = 0;
+            unused := ARRAY(SELECT a.id FROM unnest(unused) WITH ORDINALITY AS a(id, at) WHERE a.id <> ALL (used) ORDER BY a.at);
         END IF;
-        FOR x IN SELECT e.* FROM unnest(closer) WITH ORDINALITY AS s(seq, at) JOIN holdfast.execution AS e USING (seq) ORDER BY s.at LOOP
+        FOREACH next IN ARRAY closer LOOP
+            x := holdfast.execution_at(next);
             CONTINUE WHEN holdfast.is_hopeless(x);
             c := holdfast.claim_one(x, unused[1], p_ttl_ms, p_owner, p_processes, p_verifies, p_here);
             wanted := wanted - ((c.execution).id IS NOT NULL)::integer;
@@ -410,14 +453,13 @@ BEGIN
             IF (c.execution).id IS NOT NULL OR c.ready <> '' THEN
                 RETURN NEXT c;
             END IF;
-            IF limited AND c.lock_id IS NULL AND (c.execution).id IS NOT NULL THEN
-                RETURN; -- whether the next one may run depends on this one
+            IF cardinality(closer) = cardinality(seqs) AND limited AND c.lock_id IS NULL AND (c.execution).id IS NOT NULL THEN
+                RETURN; -- the caller must look at a process first, and what the next one may depends on that
             END IF;
         END LOOP;
-        EXIT WHEN cardinality(seqs) < asked;
-        IF wanted > 0 THEN -- who could not be had for now is not looked at again
-            passed := passed || ARRAY(SELECT seq FROM holdfast.execution WHERE seq = ANY (seqs) AND state = 'PENDING' AND NOT parked);
-        END IF;
+        EXIT WHEN cardinality(seqs) < asked OR wanted = 0;
+        -- Who could not be had for now is not looked at again.
+        passed := passed || ARRAY(SELECT p.seq FROM holdfast.pending AS p WHERE p.seq = ANY (seqs) AND NOT p.parked);
     END LOOP;
 END $$;
 COMMENT ON FUNCTION holdfast.claim IS 'Claim at most so many of what due() would answer, as begin_execution with claim would; a token for each. Again: the answer to the same call was lost';
@@ -428,7 +470,7 @@ COMMENT ON FUNCTION holdfast.claim IS 'Claim at most so many of what due() would
 -- lease lives is due rarely enough to be left to extend().
 CREATE FUNCTION holdfast.extend_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_ttls_ms bigint[], p_spawned boolean[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, lease holdfast.answer) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -442,15 +484,15 @@ BEGIN
         UPDATE holdfast.lock AS l
            SET ttl_ms = coalesce(nullif(a.ttl_ms, 0), l.ttl_ms), offered = false,
                locked_until = now + coalesce(nullif(a.ttl_ms, 0), l.ttl_ms) * interval '1 millisecond'
-          FROM a
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.locked_until > holdfast.clock()
+          FROM a CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS mine
+         WHERE l.ctid = mine.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.locked_until > holdfast.clock()
            AND l.told_at > now - interval '5 minutes'
            AND (l.execution_id IS NULL OR (SELECT x.state FROM holdfast.execution AS x WHERE x.id = l.execution_id) = 'RUNNING')
         RETURNING a.i, a.spawned, a.has_output, a.head, a.skipped, a.tail, l.execution_id, l
     ), spawns AS MATERIALIZED (
         UPDATE holdfast.execution AS x SET spawned = true, to_verify = false, spent = x.spent + 1
-          FROM renewed AS r
-         WHERE r.spawned AND x.id = r.execution_id AND x.state = 'RUNNING' AND (NOT x.spawned OR x.to_verify) AND NOT x.cancel_requested
+          FROM renewed AS r CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = r.execution_id LIMIT 1) AS its
+         WHERE r.spawned AND x.ctid = its.at AND x.state = 'RUNNING' AND (NOT x.spawned OR x.to_verify) AND NOT x.cancel_requested
         RETURNING r.i, r.l, x
     ), printed AS (
         INSERT INTO holdfast.execution_data (id, output_head, output_skipped, output_tail)
@@ -477,7 +519,7 @@ COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it
 -- Nobody waits for the lock, nothing is parked there, and it is not to be retried or given up.
 CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := holdfast.clock();
@@ -492,8 +534,10 @@ BEGIN
         UPDATE holdfast.lock AS l
            SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
-          FROM a JOIN LATERAL (SELECT m.execution_id FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence) AS before ON true
-         WHERE l.name = a.name AND l.fence = a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked AND a.outcome < 4
+          FROM a CROSS JOIN LATERAL (SELECT m.ctid AS at, m.execution_id FROM holdfast.lock AS m
+                                      WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS before
+         WHERE l.ctid = before.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
+           AND a.outcome < 4
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
            AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)
@@ -501,15 +545,23 @@ BEGIN
     ), over AS MATERIALIZED (
         UPDATE holdfast.execution AS x
            SET state = g.state, finished_at = now, exit_code = CASE WHEN g.has_exit_code THEN g.exit_code END, reason = g.reason,
-               spent = x.spent + (g.outcome = 2 AND NOT x.spawned)::integer
-          FROM given AS g
-         WHERE x.id = g.execution_id
-        RETURNING g.i, x
+               spent = x.spent + (g.outcome = 2 AND NOT x.spawned)::integer, frees_key = x.once AND g.outcome <> 1
+          FROM given AS g CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.execution_id LIMIT 1) AS its
+         WHERE x.ctid = its.at
+        RETURNING g.i, x.seq, x.workflow, x.once, x
+    ), gone AS (
+        DELETE FROM holdfast.running
+         WHERE ctid = ANY (ARRAY(SELECT r.at FROM over AS o
+                                  CROSS JOIN LATERAL (SELECT ctid AS at FROM holdfast.running
+                                                       WHERE running.workflow = o.workflow AND running.seq = o.seq LIMIT 1) AS r))
+    ), kept AS (
+        INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT now, o.seq, o.once, o.workflow FROM over AS o
     ), told AS (
         INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
         SELECT nextval('holdfast.seq'), now, g.fence, 'finished', g.name, g.owner, g.execution_id,
                CASE WHEN g.outcome = 1 THEN 'succeeded'
-                    WHEN g.outcome = 2 AND g.reason = '' THEN 'failed with exit code ' || g.exit_code
+                    WHEN g.outcome = 2 AND g.reason = '' AND g.has_exit_code THEN 'failed with exit code ' || g.exit_code
+                    WHEN g.outcome = 2 AND g.reason = '' THEN 'failed'
                     ELSE g.reason END,
                'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms'
           FROM given AS g

@@ -94,6 +94,7 @@ DECLARE
     l     holdfast.lock;
     t     holdfast.turn;
     stale integer;
+    lines text;
     free  boolean := false;
 BEGIN
     SELECT * INTO l FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1;
@@ -109,6 +110,12 @@ BEGIN
         PERFORM holdfast.commit_lazily();
         PERFORM holdfast.deny(l, t.now, p_owner, 'held');
         RETURN holdfast.answer_of(l, t.now, -1, true);
+    END IF;
+    IF stale = 0 AND l.lock_id <> p_lock_id AND p_wait_ms <> 0 THEN
+        lines := holdfast.look(t, false, true); -- before anybody has to wait for us
+        IF lines <> '' THEN
+            RETURN holdfast.to_look_at(lines);
+        END IF;
     END IF;
     IF stale > 0 OR l.lock_id IS NULL THEN
         BEGIN
@@ -140,6 +147,12 @@ DECLARE
     behind text;
     ret    holdfast.answer;
 BEGIN
+    -- Whom the caller must look at is asked before the row is locked: who holds it wants it too.
+    PERFORM FROM (SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 9) AS first
+      WHERE holdfast.died(processes, lock_id, p_here, p_alive, p_dead) IS NULL;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
     PERFORM holdfast.commit_lazily(); -- a place in the queue need not survive a crash: the waiter asks again
     SELECT * INTO l FROM holdfast.lock
      WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
@@ -201,7 +214,8 @@ END $$;
 COMMENT ON FUNCTION holdfast.confirm IS 'A waiter takes what it was offered; NULL: nothing is offered to it';
 
 -- In one statement what is by far the most common: it is free, nobody waits, no guard is or was in the
--- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it.
+-- way (xmax), the token is new. PostgreSQL judges the row again when it had to wait for it. By ctid, so that the
+-- index is searched once. What the row said before, a subquery still sees.
 CREATE FUNCTION holdfast.acquire(p_name text, p_lock_id bytea, p_ttl_ms bigint, p_wait_ms bigint, p_owner text, p_note text, p_priority integer, p_processes text, p_channel text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
@@ -209,14 +223,17 @@ DECLARE
     now       timestamptz := holdfast.clock();
     until     timestamptz := now + p_ttl_ms * interval '1 millisecond';
     new_fence bigint;
+    since     bigint;
     ret       holdfast.answer;
 BEGIN
     UPDATE holdfast.lock
        SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = p_note, processes = p_processes,
-           took = '', ttl_ms = p_ttl_ms, locked_at = now, told_at = now, locked_until = until, granted = granted + 1
-     WHERE name = p_name AND fence = (SELECT fence FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
+           took = '', ttl_ms = p_ttl_ms, locked_at = now, told_at = now, locked_until = until, granted = granted + 1,
+           tidied = CASE granted % 32 WHEN 31 THEN fence ELSE tidied END
+     WHERE ctid = (SELECT ctid FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1)
        AND lock_id IS NULL AND waiters = 0 AND xmax = 0 AND position(p_lock_id IN ended) = 0
-    RETURNING fence INTO new_fence;
+    RETURNING fence, CASE granted % 32 WHEN 0 THEN (SELECT b.tidied FROM holdfast.lock AS b WHERE b.name = p_name AND b.fence = lock.tidied) END
+         INTO new_fence, since;
     IF NOT FOUND AND p_wait_ms <> 0 THEN
         ret := holdfast.join_queue(p_name, p_lock_id, p_ttl_ms, p_wait_ms, p_owner, p_note, p_priority, p_processes, p_channel,
                                    p_here, p_alive, p_dead);
@@ -233,6 +250,9 @@ BEGIN
     END IF;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
     VALUES (new_fence, now, new_fence, 'acquired', p_name, p_owner, '', '');
+    IF since IS NOT NULL THEN
+        PERFORM holdfast.tidy(p_name, since, new_fence);
+    END IF;
     IF current_setting('holdfast.commit_before', true) <> '' THEN
         PERFORM holdfast.commit_durably();
     END IF;
@@ -384,38 +404,39 @@ END $$;
 COMMENT ON FUNCTION holdfast.release_otherwise IS 'release, where it is not simply the asker''s, or somebody waits';
 
 -- What a release does where somebody waits, in few statements: the head of the queue is there and can be
--- granted it. NULL: it is not that simple, and nothing has been done.
+-- granted it. NULL: it is not that simple, and nothing has been done. The commit does not wait for the disk, so
+-- that the next one is told at once: what that one is granted it has to confirm, and its commit waits for this
+-- one too. So does the caller, who calls flush() before it says that the lock was given back.
 CREATE FUNCTION holdfast.release_to_head(p_name text, p_lock_id bytea, p_fence bigint, p_reason text, p_here text, p_alive bytea[], p_dead bytea[])
 RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    w     record; -- who is first, and the lock as it was then
-    now   timestamptz := holdfast.clock();
-    ends  timestamptz;
+    l     record;
+    w     holdfast.waiter;
+    now   timestamptz;
     until timestamptz;
     told  bigint;
     next  bigint;
+    near  text := 'holdfast_' || left(encode(sha256(convert_to(p_here, 'UTF8')), 'hex'), 8); -- as channels of that machine begin
     woken text;
 BEGIN
-    -- Looked at before the row is locked, since a lock would have to wait for the disk.
-    SELECT l.tickets, l.waiters, l.locked_at, l.owner AS holder, first.* INTO w
-      FROM holdfast.lock AS l
-     CROSS JOIN (SELECT * FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1) AS first
-     WHERE l.name = p_name AND l.fence = p_fence AND l.lock_id = p_lock_id AND l.execution_id IS NULL AND NOT l.offered;
-    IF NOT FOUND OR w.lock_id = p_lock_id OR now >= w.until OR now >= w.seen_at + interval '20 s' OR now <= w.seen_at - interval '20 s'
+    PERFORM holdfast.commit_lazily();
+    SELECT locked_at, locked_until, owner, granted, tidied, waiters INTO l FROM holdfast.lock
+     WHERE name = p_name AND fence = p_fence AND lock_id = p_lock_id AND execution_id IS NULL AND NOT offered AND waiters > 0
+       FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO w FROM holdfast.waiter WHERE name = p_name ORDER BY rank, ticket LIMIT 1;
+    now := holdfast.clock();
+    IF NOT FOUND OR w.lock_id = p_lock_id OR now >= l.locked_until OR now >= w.until
+       OR now >= w.seen_at + interval '20 s' OR now <= w.seen_at - interval '20 s'
        OR holdfast.died(w.processes, w.lock_id, p_here, p_alive, p_dead) IS DISTINCT FROM false THEN
         RETURN NULL;
     END IF;
-    -- Who joins or leaves the queue changes these two: the first is still the first.
-    SELECT locked_until INTO ends FROM holdfast.lock
-     WHERE name = p_name AND fence = p_fence AND lock_id = p_lock_id AND tickets = w.tickets AND waiters = w.waiters
-       FOR UPDATE SKIP LOCKED;
-    now := holdfast.clock();
-    IF NOT FOUND OR now >= ends OR now >= w.until THEN
-        RETURN NULL;
-    END IF;
-    IF current_setting('holdfast.commit_before', true) <> '' THEN
-        PERFORM holdfast.commit_durably();
+    PERFORM FROM holdfast.lock WHERE name = p_name AND fence = p_fence FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NULL; -- a guard is in the way
     END IF;
     until := now + least(w.ttl_ms, 5000) * interval '1 millisecond';
     told := nextval('holdfast.seq');
@@ -425,20 +446,26 @@ BEGIN
            SET fence = next, lock_id = w.lock_id, owner = w.owner, note = w.note, processes = w.processes, took = '',
                ttl_ms = w.ttl_ms, locked_at = now, told_at = now, locked_until = until, offered = true,
                granted = granted + 1, released = released + 1, waiters = greatest(waiters - 1, 0),
+               tidied = CASE granted % 32 WHEN 31 THEN fence ELSE tidied END,
                ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
          WHERE name = p_name AND fence = p_fence
     ), events AS (
         INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, reason, detail)
-        VALUES (told, now, p_fence, 'released', p_name, w.holder, p_reason,
-                'held for ' || holdfast.ms(now) - holdfast.ms(w.locked_at) || ' ms'),
+        VALUES (told, now, p_fence, 'released', p_name, l.owner, p_reason,
+                'held for ' || holdfast.ms(now) - holdfast.ms(l.locked_at) || ' ms'),
                (next, now, next, 'acquired', p_name, w.owner, '',
                 'after waiting ' || holdfast.ms(now) - holdfast.ms(w.queued_at) || ' ms')
-    ), served AS ( -- its channel may have changed since
-        DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket RETURNING channel
+    ), served AS (
+        DELETE FROM holdfast.waiter WHERE name = p_name AND rank = w.rank AND ticket = w.ticket
     )
-    SELECT pg_notify(channel, encode(w.lock_id, 'hex'))::text INTO woken FROM served WHERE channel <> '';
+    SELECT CASE WHEN w.channel = '' OR starts_with(w.channel, near) THEN w.channel
+                ELSE pg_notify(w.channel, encode(w.lock_id, 'hex'))::text
+           END INTO woken;
+    IF l.granted % 32 = 31 THEN
+        PERFORM holdfast.tidy(p_name, l.tidied, next);
+    END IF;
     RETURN ROW(0, false, 0, 0, holdfast.ms(now), true, w.lock_id, next, w.owner, w.note, '', holdfast.ms(now),
-               holdfast.ms(until), w.ttl_ms, w.waiters - 1, w.processes, '', false, '', false, '',
+               holdfast.ms(until), w.ttl_ms, l.waiters - 1, w.processes, '', false, woken, false, '',
                NULL)::holdfast.answer;
 END $$;
 COMMENT ON FUNCTION holdfast.release_to_head IS 'release, where it is the asker''s and the first who waits can have it at once; NULL: it is not so';

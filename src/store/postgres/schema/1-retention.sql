@@ -55,9 +55,9 @@ BEGIN
     place.upto := holdfast.clock() - coalesce(rule.keep_ms, 7776000000) * interval '1 millisecond';
     place.upto_seq := 9223372036854775807;
     IF p_by_count AND rule.keep_count > 0 THEN
-        SELECT x.finished_at, x.seq INTO at, at_seq FROM holdfast.execution x
-         WHERE x.workflow = place.workflow AND NOT x.once AND x.finished_at IS NOT NULL
-         ORDER BY x.finished_at DESC, x.seq DESC LIMIT 1 OFFSET rule.keep_count;
+        SELECT e.finished_at, e.seq INTO at, at_seq FROM holdfast.ended e
+         WHERE e.workflow = place.workflow AND NOT e.once
+         ORDER BY e.finished_at DESC, e.seq DESC LIMIT 1 OFFSET rule.keep_count;
         IF at > place.upto THEN
             place.upto := at;
             place.upto_seq := at_seq;
@@ -67,28 +67,42 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.prune_enter IS 'What of a workflow is to go, by the age and, where wanted, the number of what is kept';
 
+CREATE FUNCTION holdfast.remove_executions(p_seqs bigint[]) RETURNS bigint LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    ids uuid[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM holdfast.execution x WHERE x.seq = ANY (p_seqs) AND x.state NOT IN ('PENDING', 'RUNNING') RETURNING x.id
+    )
+    SELECT coalesce(array_agg(g.id), '{}') INTO ids FROM gone AS g;
+    DELETE FROM holdfast.execution_data d WHERE d.id = ANY (ids);
+    RETURN cardinality(ids);
+END $$;
+COMMENT ON FUNCTION holdfast.remove_executions IS 'Remove executions that have ended, with their data; how many. One that has been begun again is left';
+
 CREATE FUNCTION holdfast.prune_workflow(place holdfast.prune_place, p_max bigint) RETURNS holdfast.prune_place LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     kept text := coalesce((SELECT x.key FROM holdfast.execution x WHERE x.workflow = place.workflow AND NOT x.once
                               AND x.key >= 'cron:0' AND x.key <= 'cron::' ORDER BY x.key DESC LIMIT 1), '');
-    ids  uuid[];
+    seqs bigint[];
+    rows tid[];
 BEGIN
-    SELECT array_agg(old.id), coalesce(max(old.finished_at), place.since) INTO ids, place.since FROM (
-        SELECT x.id, x.finished_at FROM holdfast.execution x
-         WHERE x.workflow = place.workflow AND NOT x.once
-           AND x.finished_at >= place.since AND x.finished_at <= place.upto
-           AND (x.finished_at < place.upto OR x.seq <= place.upto_seq)
-           AND x.state NOT IN ('PENDING', 'RUNNING') AND x.key IS DISTINCT FROM kept
-         ORDER BY x.finished_at, x.seq LIMIT p_max FOR UPDATE SKIP LOCKED) AS old;
-    IF ids IS NULL THEN
+    SELECT array_agg(old.seq), array_agg(old.ctid), coalesce(max(old.finished_at), place.since) INTO seqs, rows, place.since FROM (
+        SELECT e.seq, e.ctid, e.finished_at FROM holdfast.ended e
+         WHERE e.workflow = place.workflow AND NOT e.once
+           AND e.finished_at >= place.since AND e.finished_at <= place.upto
+           AND (e.finished_at < place.upto OR e.seq <= place.upto_seq)
+           AND (SELECT x.key FROM holdfast.execution x WHERE x.seq = e.seq) IS DISTINCT FROM kept
+         ORDER BY e.finished_at, e.seq LIMIT p_max FOR UPDATE SKIP LOCKED) AS old;
+    IF seqs IS NULL THEN
         place.removed := 0;
         RETURN place;
     END IF;
-    DELETE FROM holdfast.execution_data d WHERE d.id = ANY (ids);
-    DELETE FROM holdfast.execution x WHERE x.id = ANY (ids);
-    place.removed := cardinality(ids);
+    place.removed := holdfast.remove_executions(seqs);
+    DELETE FROM holdfast.ended e WHERE e.ctid = ANY (rows);
     RETURN place;
 END $$;
 COMMENT ON FUNCTION holdfast.prune_workflow IS 'Remove at most so many of what is to go of a workflow; always kept is the one with the last key of its schedule';
@@ -106,9 +120,8 @@ BEGIN
     PERFORM holdfast.commit_lazily();
     FOR look IN 1..64 LOOP
         IF place.stage = 0 THEN
-            SELECT x.workflow INTO place.workflow FROM holdfast.execution x
-             WHERE x.workflow > place.workflow AND NOT x.once AND x.finished_at IS NOT NULL
-             ORDER BY x.workflow LIMIT 1;
+            SELECT e.workflow INTO place.workflow FROM holdfast.ended e
+             WHERE e.workflow > place.workflow AND NOT e.once ORDER BY e.workflow LIMIT 1;
             place.workflow := coalesce(place.workflow, '');
             EXIT WHEN place.workflow = '';
             place.stage := 1;
@@ -135,19 +148,23 @@ DECLARE
     oldest  bigint := (SELECT x.seq FROM holdfast.execution x ORDER BY x.seq LIMIT 1);
     newest  bigint := (SELECT x.seq FROM holdfast.execution x ORDER BY x.seq DESC LIMIT 1);
     place   holdfast.prune_place;
-    ids     uuid[];
+    seqs    bigint[];
+    rows    tid[];
+    removed bigint := 0;
 BEGIN
-    SELECT array_agg(old.id) INTO ids FROM (
-        SELECT x.id FROM holdfast.execution x
-         WHERE x.once AND x.finished_at < holdfast.clock() - interval '90 days' AND x.state NOT IN ('PENDING', 'RUNNING')
-         ORDER BY x.finished_at LIMIT p_max FOR UPDATE SKIP LOCKED) AS old;
-    DELETE FROM holdfast.execution_data d WHERE d.id = ANY (ids);
-    DELETE FROM holdfast.execution x WHERE x.id = ANY (ids);
+    SELECT array_agg(old.seq), array_agg(old.ctid) INTO seqs, rows FROM (
+        SELECT e.seq, e.ctid FROM holdfast.ended e
+         WHERE e.once AND e.finished_at < holdfast.clock() - interval '90 days'
+         ORDER BY e.finished_at, e.seq LIMIT p_max FOR UPDATE SKIP LOCKED) AS old;
+    IF seqs IS NOT NULL THEN
+        removed := holdfast.remove_executions(seqs);
+        DELETE FROM holdfast.ended e WHERE e.ctid = ANY (rows);
+    END IF;
     SELECT x.workflow INTO place.workflow FROM holdfast.execution x
      WHERE x.seq >= oldest + (random() * (newest - oldest))::bigint ORDER BY x.seq LIMIT 1;
     IF FOUND THEN
         place := holdfast.prune_workflow(holdfast.prune_enter(place, false), p_max);
     END IF;
-    RETURN coalesce(cardinality(ids), 0) + coalesce(place.removed, 0);
+    RETURN removed + coalesce(place.removed, 0);
 END $$;
 COMMENT ON FUNCTION holdfast.prune_some IS 'Remove at most so many runs that were to happen once, after 90 days, and as many of one workflow. Called by prune()';

@@ -20,7 +20,7 @@
 --     newest fence first never meets them.
 -- So nobody updates `fence` but a grant; a row is never deleted.
 --
--- Order of locks, for all functions: the advisory one of a workflow with a limit, lock, waiter, execution, denial. Every function works on one
+-- Order of locks, for all functions: the advisory one of a workflow with a limit, lock, waiter, pending, running, execution, ended, denial. Every function works on one
 -- name, and callers of many sort them by name: no deadlocks.
 --
 -- Time is the server's and is read by clock() alone. A lease is over when clock() >= locked_until.
@@ -62,15 +62,9 @@ CREATE TABLE holdfast.name (
 COMMENT ON TABLE  holdfast.name      IS 'Every name that was ever asked for: who adds it here adds its row to lock, so that there is only one';
 COMMENT ON COLUMN holdfast.name.name IS 'What is locked';
 
--- Fixed sizes first: they need no padding, and what changes with a grant lies together.
+-- What seldom changes first, and what each release changes last: only what lies between the first and the last
+-- byte that differ is written to the log.
 CREATE TABLE holdfast.lock (
-    fence         bigint  NOT NULL DEFAULT 0,
-    locked_at     timestamptz,
-    locked_until  timestamptz,
-    told_at       timestamptz,
-    ttl_ms        bigint,
-    granted       bigint  NOT NULL DEFAULT 0,
-    released      bigint  NOT NULL DEFAULT 0,
     release_lost  bigint  NOT NULL DEFAULT 0,
     taken_expired bigint  NOT NULL DEFAULT 0,
     taken_died    bigint  NOT NULL DEFAULT 0,
@@ -78,15 +72,23 @@ CREATE TABLE holdfast.lock (
     lost          bigint  NOT NULL DEFAULT 0,
     tickets       bigint  NOT NULL DEFAULT 0,
     waiters       integer NOT NULL DEFAULT 0,
-    offered       boolean NOT NULL DEFAULT false,
     parked        boolean NOT NULL DEFAULT false,
     name          text    NOT NULL COLLATE "C",
-    lock_id       bytea,
     owner         text    COLLATE "C",
     note          text    COLLATE "C",
     processes     text    COLLATE "C",
     took          text    COLLATE "C",
     execution_id  uuid,
+    ttl_ms        bigint,
+    tidied        bigint  NOT NULL DEFAULT 0,
+    fence         bigint  NOT NULL DEFAULT 0,
+    granted       bigint  NOT NULL DEFAULT 0,
+    locked_at     timestamptz,
+    told_at       timestamptz,
+    released      bigint  NOT NULL DEFAULT 0,
+    offered       boolean NOT NULL DEFAULT false,
+    locked_until  timestamptz,
+    lock_id       bytea,
     ended         bytea   NOT NULL DEFAULT '',
     PRIMARY KEY (name, fence)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, vacuum_truncate = false);
@@ -116,6 +118,7 @@ COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were gi
 COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready when it is free';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';
+COMMENT ON COLUMN holdfast.lock.tidied        IS 'The fence up to which tidy() has gone over the index, or is about to';
 COMMENT ON COLUMN holdfast.lock.granted       IS 'How often it was granted';
 COMMENT ON COLUMN holdfast.lock.released      IS 'How often it was given back';
 COMMENT ON COLUMN holdfast.lock.release_lost  IS 'How often somebody gave back what was no longer theirs';
@@ -192,8 +195,9 @@ COMMENT ON COLUMN holdfast.event.execution_id IS 'The execution under that lease
 COMMENT ON COLUMN holdfast.event.reason       IS 'Why';
 COMMENT ON COLUMN holdfast.event.detail       IS 'More, for people';
 
--- Changed only by who has locked the row of its lock: no other locks are needed. Input and output are apart,
--- so that a row is small and travels whole in an answer.
+-- Changed only by who has locked the row of its lock. What changes with its state is in no index, so that a
+-- claim and an end are cheap (HOT): who waits, runs and has ended is found in pending, running and ended. Input and output are
+-- apart, so that a row is small and travels whole in an answer.
 CREATE TABLE holdfast.execution (
     seq              bigint      GENERATED ALWAYS AS IDENTITY,
     run_at           timestamptz NOT NULL,
@@ -214,6 +218,7 @@ CREATE TABLE holdfast.execution (
     cancel_requested boolean     NOT NULL DEFAULT false,
     to_verify        boolean     NOT NULL DEFAULT false,
     parked           boolean     NOT NULL DEFAULT false,
+    frees_key        boolean     NOT NULL DEFAULT false,
     id               uuid        PRIMARY KEY,
     retry_of         uuid,
     state            text        NOT NULL COLLATE "C"
@@ -223,7 +228,7 @@ CREATE TABLE holdfast.execution (
     key              text        COLLATE "C",
     owner            text        COLLATE "C",
     reason           text        COLLATE "C"
-) WITH (vacuum_truncate = false);
+) WITH (fillfactor = 50, vacuum_truncate = false, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 500);
 -- Some empty pages from the start, as lock has them, so that no plan is made that reads the whole table.
 ALTER TABLE holdfast.execution ALTER COLUMN reason SET STORAGE PLAIN;
 INSERT INTO holdfast.execution (run_at, created_at, id, state, workflow, lock, reason)
@@ -234,33 +239,12 @@ CREATE UNIQUE INDEX execution_age ON holdfast.execution (seq);
 CREATE UNIQUE INDEX execution_key ON holdfast.execution (workflow, key)
     WHERE NOT once AND key IS NOT NULL;
 CREATE UNIQUE INDEX execution_once ON holdfast.execution (workflow, key)
-    WHERE once AND state IN ('PENDING', 'RUNNING', 'SUCCESS');
-CREATE INDEX execution_plain ON holdfast.execution (priority DESC, run_at, seq)
-    WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
-CREATE INDEX execution_group ON holdfast.execution (workflow, concurrency, to_verify, priority DESC, run_at, seq)
-    WHERE state = 'PENDING' AND NOT parked;
-CREATE INDEX execution_special ON holdfast.execution (workflow, concurrency, to_verify)
-    WHERE state = 'PENDING' AND NOT parked AND (concurrency > 0 OR to_verify);
-CREATE INDEX execution_waiting ON holdfast.execution (lock, parked, priority DESC, run_at, seq)
-    WHERE state = 'PENDING';
-CREATE INDEX execution_parked ON holdfast.execution (lock, workflow, concurrency, to_verify, priority DESC, run_at, seq)
-    WHERE state = 'PENDING' AND parked;
-CREATE INDEX execution_running ON holdfast.execution (workflow, seq) WHERE state = 'RUNNING';
-CREATE INDEX execution_finished ON holdfast.execution (workflow, finished_at, seq) WHERE NOT once AND finished_at IS NOT NULL;
-CREATE INDEX execution_once_finished ON holdfast.execution (finished_at) WHERE once AND finished_at IS NOT NULL;
+    WHERE once AND NOT frees_key;
 COMMENT ON SEQUENCE holdfast.execution_seq_seq IS 'Numbers of executions';
 COMMENT ON TABLE  holdfast.execution                  IS 'Runs of workflows, and of commands that are to happen once (holdfast run --once). Removed 90 days after their end, or as retain has it';
 COMMENT ON INDEX  holdfast.execution_age              IS 'The newest first, for lists';
 COMMENT ON INDEX  holdfast.execution_key              IS 'An idempotency key belongs to one execution';
 COMMENT ON INDEX  holdfast.execution_once             IS 'With --once only a run that may still succeed, or has, occupies its key';
-COMMENT ON INDEX  holdfast.execution_plain            IS 'What is ready to be run and concerns no limit, in the order in which it is claimed';
-COMMENT ON INDEX  holdfast.execution_group            IS 'The same for each workflow: so one that runs as often as it may is passed over at once';
-COMMENT ON INDEX  holdfast.execution_special          IS 'Of which workflows something is ready that is not in execution_plain';
-COMMENT ON INDEX  holdfast.execution_waiting          IS 'What waits for each lock: ready, or parked until it is free';
-COMMENT ON INDEX  holdfast.execution_parked           IS 'What is parked at each lock, by workflow: the first of each is made ready when it is free';
-COMMENT ON INDEX  holdfast.execution_running          IS 'What runs; few';
-COMMENT ON INDEX  holdfast.execution_finished         IS 'Of each workflow the oldest first, to be removed';
-COMMENT ON INDEX  holdfast.execution_once_finished    IS 'The same for runs that were to happen once, whatever their name';
 COMMENT ON COLUMN holdfast.execution.seq              IS 'Its number in the order of being asked for';
 COMMENT ON COLUMN holdfast.execution.id               IS 'Its id';
 COMMENT ON COLUMN holdfast.execution.workflow         IS 'What runs; with --once the name of the lock';
@@ -268,6 +252,7 @@ COMMENT ON COLUMN holdfast.execution.lock             IS 'The name that is locke
 COMMENT ON COLUMN holdfast.execution.state            IS 'PENDING, RUNNING, SUCCESS, FAILED or ABORTED';
 COMMENT ON COLUMN holdfast.execution.key              IS 'Idempotency key: the same key is the same execution; NULL: none';
 COMMENT ON COLUMN holdfast.execution.once             IS 'The key is that of a run that is to happen once, and is free again after a failure';
+COMMENT ON COLUMN holdfast.execution.frees_key        IS 'With once: it has failed or was aborted';
 COMMENT ON COLUMN holdfast.execution.run_at           IS 'Not before this time';
 COMMENT ON COLUMN holdfast.execution.priority         IS 'The higher goes first';
 COMMENT ON COLUMN holdfast.execution.attempt          IS 'How often it was begun';
@@ -288,6 +273,67 @@ COMMENT ON COLUMN holdfast.execution.parked           IS 'PENDING, and its lock 
 COMMENT ON COLUMN holdfast.execution.exit_code        IS 'Of its command';
 COMMENT ON COLUMN holdfast.execution.reason           IS 'Why it failed or was aborted, or why its last attempt was lost';
 COMMENT ON COLUMN holdfast.execution.retry_of         IS 'The execution that it repeats';
+
+CREATE TABLE holdfast.pending (
+    seq         bigint      PRIMARY KEY,
+    run_at      timestamptz NOT NULL,
+    priority    integer     NOT NULL,
+    concurrency integer     NOT NULL,
+    to_verify   boolean     NOT NULL,
+    parked      boolean     NOT NULL,
+    id          uuid        NOT NULL,
+    workflow    text        NOT NULL COLLATE "C",
+    lock        text        NOT NULL COLLATE "C"
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 1000);
+-- It is empty whenever all is done. Of a table that was empty when it was last analyzed the planner believes that
+-- any way to read it is as good as another; so there are always some that are never due.
+INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+SELECT -i, 'infinity', -2147483648, 0, false, false, '00000000-0000-0000-0000-000000000000', '', '' FROM generate_series(1, 256) AS i;
+CREATE INDEX pending_plain ON holdfast.pending (priority DESC, run_at, seq) WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
+CREATE INDEX pending_group ON holdfast.pending (workflow, concurrency, to_verify, priority DESC, run_at, seq) WHERE NOT parked;
+CREATE INDEX pending_special ON holdfast.pending (workflow, concurrency, to_verify) WHERE NOT parked AND (concurrency > 0 OR to_verify);
+CREATE INDEX pending_waiting ON holdfast.pending (lock, parked, priority DESC, run_at, seq);
+CREATE INDEX pending_parked ON holdfast.pending (lock, workflow, concurrency, to_verify, priority DESC, run_at, seq) WHERE parked;
+COMMENT ON TABLE  holdfast.pending             IS 'A row for each execution that is PENDING, so that who looks for work reads only those; and some with negative numbers that stand for none. Locked before its execution';
+COMMENT ON INDEX  holdfast.pending_plain       IS 'What is ready to be run and concerns no limit, in the order in which it is claimed';
+COMMENT ON INDEX  holdfast.pending_group       IS 'The same for each workflow: so one that runs as often as it may is passed over at once';
+COMMENT ON INDEX  holdfast.pending_special     IS 'Of which workflows something is ready that is not in pending_plain';
+COMMENT ON INDEX  holdfast.pending_waiting     IS 'What waits for each lock: ready, or parked until it is free';
+COMMENT ON INDEX  holdfast.pending_parked      IS 'What is parked at each lock, by workflow: the first of each is made ready when it is free';
+COMMENT ON COLUMN holdfast.pending.seq         IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.run_at      IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.priority    IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.concurrency IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.to_verify   IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.parked      IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.id          IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.workflow    IS 'As in execution';
+COMMENT ON COLUMN holdfast.pending.lock        IS 'As in execution';
+
+CREATE TABLE holdfast.running (
+    seq      bigint NOT NULL,
+    workflow text   NOT NULL COLLATE "C",
+    PRIMARY KEY (workflow, seq)
+);
+COMMENT ON TABLE  holdfast.running          IS 'A row for each execution that is RUNNING';
+COMMENT ON COLUMN holdfast.running.seq      IS 'As in execution';
+COMMENT ON COLUMN holdfast.running.workflow IS 'As in execution';
+
+CREATE TABLE holdfast.ended (
+    finished_at timestamptz NOT NULL,
+    seq         bigint      NOT NULL,
+    once        boolean     NOT NULL,
+    workflow    text        NOT NULL COLLATE "C"
+);
+CREATE INDEX ended_of ON holdfast.ended (workflow, finished_at, seq) WHERE NOT once;
+CREATE INDEX ended_once ON holdfast.ended (finished_at, seq) WHERE once;
+COMMENT ON TABLE  holdfast.ended             IS 'A row for each execution that has ended, for who removes them';
+COMMENT ON INDEX  holdfast.ended_of          IS 'Of each workflow the oldest first';
+COMMENT ON INDEX  holdfast.ended_once        IS 'The same for runs that were to happen once, whatever their name';
+COMMENT ON COLUMN holdfast.ended.finished_at IS 'As in execution';
+COMMENT ON COLUMN holdfast.ended.seq         IS 'As in execution';
+COMMENT ON COLUMN holdfast.ended.once        IS 'As in execution';
+COMMENT ON COLUMN holdfast.ended.workflow    IS 'As in execution';
 
 CREATE TABLE holdfast.execution_data (
     id             uuid   PRIMARY KEY,
@@ -380,7 +426,7 @@ COMMENT ON COLUMN holdfast.answer.waiters         IS 'How many wait';
 COMMENT ON COLUMN holdfast.answer.processes       IS 'The processes that the lease ends with, or empty';
 COMMENT ON COLUMN holdfast.answer.took            IS 'What this grant took over, as in lock, or empty';
 COMMENT ON COLUMN holdfast.answer.has_holder      IS 'The fields from held on are about who holds it, as an answer to people';
-COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says';
+COMMENT ON COLUMN holdfast.answer.look            IS 'With code 100: a line for each, hex lock_id, space, processes. Queued: what ahead() says. release: channel of the new holder, which the caller is to tell, being on its machine';
 COMMENT ON COLUMN holdfast.answer.duplicate       IS 'Nothing was begun: the execution was there before';
 COMMENT ON COLUMN holdfast.answer.ready           IS 'Workflows, a line each, of which an execution became ready to be claimed, or may be: after the commit, call wake_idle()';
 COMMENT ON COLUMN holdfast.answer.execution       IS 'The execution that was begun, found, ended or cancelled, if any';

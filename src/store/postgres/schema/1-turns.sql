@@ -26,7 +26,7 @@ BEGIN
     END IF;
     PERFORM holdfast.limit_workflow(whose, most);
     SELECT count(*) INTO running
-      FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = whose AND id IS DISTINCT FROM x.id LIMIT most) AS those;
+      FROM (SELECT FROM holdfast.running WHERE workflow = whose AND seq IS DISTINCT FROM x.seq LIMIT most) AS those;
     RETURN running >= most;
 END $$;
 COMMENT ON FUNCTION holdfast.is_full IS 'Has the workflow of what is to be begun as many RUNNING ones as it may?';
@@ -39,15 +39,19 @@ DECLARE
     n    integer := 0;
     got  integer;
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked;
+    SELECT max(priority) INTO rank FROM holdfast.pending WHERE lock = p_name AND NOT parked;
     WHILE rank IS NOT NULL AND n < 1000 LOOP
-        UPDATE holdfast.execution SET parked = true
-         WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.execution
-                                 WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority = rank AND run_at <= p_now
-                                 ORDER BY run_at, seq LIMIT 1000 - n FOR UPDATE SKIP LOCKED));
+        WITH parks AS (
+            UPDATE holdfast.pending SET parked = true
+             WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.pending
+                                     WHERE lock = p_name AND NOT parked AND priority = rank AND run_at <= p_now
+                                     ORDER BY run_at, seq LIMIT 1000 - n FOR UPDATE SKIP LOCKED))
+            RETURNING seq
+        )
+        UPDATE holdfast.execution AS x SET parked = true FROM parks AS p WHERE x.seq = p.seq;
         GET DIAGNOSTICS got = ROW_COUNT;
         n := n + got;
-        SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority < rank;
+        SELECT max(priority) INTO rank FROM holdfast.pending WHERE lock = p_name AND NOT parked AND priority < rank;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION holdfast.park_due IS 'Park what else of this lock is due, in its order, at most 1000: it would only find out the same';
@@ -127,19 +131,19 @@ CREATE FUNCTION holdfast.first_waiting(p_name text, p_now timestamptz, p_replace
 AS $$
 DECLARE
     rank  integer;
-    ready holdfast.execution;
-    x     holdfast.execution;
+    ready holdfast.pending;
+    x     holdfast.pending;
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked;
+    SELECT max(priority) INTO rank FROM holdfast.pending WHERE lock = p_name AND NOT parked;
     WHILE rank IS NOT NULL LOOP
-        SELECT * INTO ready FROM holdfast.execution
-         WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority = rank AND run_at <= p_now AND NOT (p_replaceable AND to_verify)
+        SELECT * INTO ready FROM holdfast.pending
+         WHERE lock = p_name AND NOT parked AND priority = rank AND run_at <= p_now AND NOT (p_replaceable AND to_verify)
          ORDER BY run_at, seq LIMIT 1;
         EXIT WHEN FOUND;
-        SELECT max(priority) INTO rank FROM holdfast.execution WHERE lock = p_name AND state = 'PENDING' AND NOT parked AND priority < rank;
+        SELECT max(priority) INTO rank FROM holdfast.pending WHERE lock = p_name AND NOT parked AND priority < rank;
     END LOOP;
-    SELECT * INTO x FROM holdfast.execution
-     WHERE lock = p_name AND state = 'PENDING' AND parked AND run_at <= p_now AND NOT (p_replaceable AND to_verify)
+    SELECT * INTO x FROM holdfast.pending
+     WHERE lock = p_name AND parked AND run_at <= p_now AND NOT (p_replaceable AND to_verify)
      ORDER BY priority DESC, run_at, seq LIMIT 1;
     RETURN CASE WHEN ready.id IS NULL OR (-x.priority, x.run_at, x.seq) < (-ready.priority, ready.run_at, ready.seq) THEN x.id ELSE ready.id END;
 END $$;
@@ -172,9 +176,16 @@ BEGIN
     IF waiting IS NULL THEN
         RETURN;
     END IF;
-    UPDATE holdfast.execution
-       SET state = 'ABORTED', parked = false, finished_at = t.now, reason = 'replaced by ' || p_by
-     WHERE lock = l.name AND state = 'PENDING' AND run_at <= t.now AND NOT to_verify;
+    WITH gone AS (
+        DELETE FROM holdfast.pending WHERE lock = l.name AND run_at <= t.now AND NOT to_verify RETURNING seq
+    ), over AS (
+        UPDATE holdfast.execution AS x
+           SET state = 'ABORTED', parked = false, finished_at = t.now, reason = 'replaced by ' || p_by, frees_key = once
+          FROM gone AS g
+         WHERE x.seq = g.seq
+        RETURNING x.seq, x.once, x.workflow
+    )
+    INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT t.now, o.seq, o.once, o.workflow FROM over AS o;
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
     VALUES (nextval('holdfast.seq'), t.now, l.fence, 'finished', l.name, p_owner, waiting, 'replaced by ' || p_by, '');
 END $$;
@@ -198,8 +209,8 @@ BEGIN
         RETURN holdfast.refuse_overlap(t, p_name, p_owner, waiting, p_overlap = 2);
     ELSIF p_overlap = 1 THEN -- queue
         IF p_queue_limit > 0 THEN
-            SELECT count(*) INTO n FROM (SELECT FROM holdfast.execution
-                                          WHERE lock = p_name AND state = 'PENDING' AND run_at <= t.now LIMIT p_queue_limit) AS those;
+            SELECT count(*) INTO n FROM (SELECT FROM holdfast.pending
+                                          WHERE lock = p_name AND run_at <= t.now LIMIT p_queue_limit) AS those;
             IF n >= p_queue_limit THEN
                 PERFORM holdfast.deny(t.row, t.now, p_owner, 'queue full');
                 RETURN holdfast.answer_of(t.row, t.now, -11, true);
@@ -354,16 +365,16 @@ DECLARE
     n    bigint := 0;
     got  bigint;
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.execution
-     WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
+    SELECT max(priority) INTO rank FROM holdfast.pending
+     WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
     WHILE rank IS NOT NULL AND n < p_max LOOP
-        RETURN QUERY SELECT priority, run_at, seq FROM holdfast.execution
-                      WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at <= p_now
+        RETURN QUERY SELECT priority, run_at, seq FROM holdfast.pending
+                      WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at <= p_now
                       ORDER BY run_at, seq LIMIT p_max - n;
         GET DIAGNOSTICS got = ROW_COUNT;
         n := n + got;
-        SELECT max(priority) INTO rank FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION holdfast.plain_due IS 'The first that are due of those that concern no limit and need not be verified';
@@ -378,22 +389,22 @@ DECLARE
 BEGIN
     IF p_concurrency > 0 THEN
         SELECT count(*) INTO running
-          FROM (SELECT FROM holdfast.execution WHERE state = 'RUNNING' AND workflow = p_workflow LIMIT p_concurrency) AS those;
+          FROM (SELECT FROM holdfast.running WHERE workflow = p_workflow LIMIT p_concurrency) AS those;
         IF running >= p_concurrency THEN
             RETURN;
         END IF;
     END IF;
-    SELECT max(priority) INTO rank FROM holdfast.execution
-     WHERE state = 'PENDING' AND NOT parked AND workflow = p_workflow AND concurrency = p_concurrency AND to_verify = p_to_verify;
+    SELECT max(priority) INTO rank FROM holdfast.pending
+     WHERE NOT parked AND workflow = p_workflow AND concurrency = p_concurrency AND to_verify = p_to_verify;
     WHILE rank IS NOT NULL AND n < p_max LOOP
-        RETURN QUERY SELECT priority, run_at, seq FROM holdfast.execution
-                      WHERE state = 'PENDING' AND NOT parked AND workflow = p_workflow AND concurrency = p_concurrency
+        RETURN QUERY SELECT priority, run_at, seq FROM holdfast.pending
+                      WHERE NOT parked AND workflow = p_workflow AND concurrency = p_concurrency
                         AND to_verify = p_to_verify AND priority = rank AND run_at <= p_now
                       ORDER BY run_at, seq LIMIT p_max - n;
         GET DIAGNOSTICS got = ROW_COUNT;
         n := n + got;
-        SELECT max(priority) INTO rank FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND workflow = p_workflow AND concurrency = p_concurrency AND to_verify = p_to_verify
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND workflow = p_workflow AND concurrency = p_concurrency AND to_verify = p_to_verify
            AND priority < rank;
     END LOOP;
 END $$;
@@ -419,8 +430,8 @@ BEGIN
     IF p_workflows IS NULL THEN
         g := ROW('', 0, false);
         LOOP
-            SELECT workflow, concurrency, to_verify INTO g FROM holdfast.execution
-             WHERE state = 'PENDING' AND NOT parked AND (concurrency > 0 OR to_verify)
+            SELECT workflow, concurrency, to_verify INTO g FROM holdfast.pending
+             WHERE NOT parked AND (concurrency > 0 OR to_verify)
                AND (workflow, concurrency, to_verify) > (g.workflow, g.concurrency, g.to_verify)
              ORDER BY workflow, concurrency, to_verify LIMIT 1;
             EXIT WHEN NOT FOUND;
@@ -431,8 +442,8 @@ BEGIN
     FOREACH name IN ARRAY p_workflows LOOP
         g := ROW(name, -1, false);
         LOOP
-            SELECT workflow, concurrency, to_verify INTO g FROM holdfast.execution
-             WHERE state = 'PENDING' AND NOT parked AND workflow = name AND (concurrency, to_verify) > (g.concurrency, g.to_verify)
+            SELECT workflow, concurrency, to_verify INTO g FROM holdfast.pending
+             WHERE NOT parked AND workflow = name AND (concurrency, to_verify) > (g.concurrency, g.to_verify)
              ORDER BY concurrency, to_verify LIMIT 1;
             EXIT WHEN NOT FOUND;
             RETURN NEXT g;
@@ -480,30 +491,30 @@ DECLARE
     ret  timestamptz;
 BEGIN
     IF p_workflows IS NULL THEN
-        SELECT max(priority) INTO rank FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify;
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
     END IF;
     WHILE rank IS NOT NULL LOOP
-        SELECT min(run_at) INTO next FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at > p_now;
+        SELECT min(run_at) INTO next FROM holdfast.pending
+         WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at > p_now;
         ret := least(ret, next);
-        SELECT max(priority) INTO rank FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority < rank;
     END LOOP;
     FOR g IN SELECT * FROM holdfast.workgroups(p_workflows) LOOP
-        SELECT max(priority) INTO rank FROM holdfast.execution
-         WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
+        SELECT max(priority) INTO rank FROM holdfast.pending
+         WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
         WHILE rank IS NOT NULL LOOP
-            SELECT min(run_at) INTO next FROM holdfast.execution
-             WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
+            SELECT min(run_at) INTO next FROM holdfast.pending
+             WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
                AND priority = rank AND run_at > p_now;
             ret := least(ret, next);
-            SELECT max(priority) INTO rank FROM holdfast.execution
-             WHERE state = 'PENDING' AND NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
+            SELECT max(priority) INTO rank FROM holdfast.pending
+             WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
                AND priority < rank;
         END LOOP;
     END LOOP;
-    RETURN ret;
+    RETURN nullif(ret, 'infinity');
 END $$;
 COMMENT ON FUNCTION holdfast.next_due IS 'When the next execution of these workflows (NULL: of any) that is not parked falls due; NULL: there is none';
 
@@ -559,3 +570,15 @@ BEGIN
     RETURN told;
 END $$;
 COMMENT ON FUNCTION holdfast.wake_idle IS 'For each of these workflows, a line each, tell a worker that sleeps and would claim of it, the one that has slept longest first. Those that are gone are passed over';
+
+-- For those who do not yet know what has become of them: it is sent together with what records them.
+CREATE FUNCTION holdfast.wake_for(p_ids uuid[]) RETURNS integer LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM holdfast.sleeper) THEN
+        RETURN 0;
+    END IF;
+    RETURN holdfast.wake_idle((SELECT coalesce(string_agg(workflow || E'\n', ''), '') FROM holdfast.execution
+                                WHERE id = ANY (p_ids) AND state = 'PENDING' AND NOT parked));
+END $$;
+COMMENT ON FUNCTION holdfast.wake_for IS 'wake_idle, for as many as are ready of these executions';

@@ -83,6 +83,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.commit_durably IS 'Take back commit_lazily: something has changed that must not be lost';
 
+-- A transaction that has written something waits for the disk, and so for all that was written before.
+CREATE FUNCTION holdfast.flush(p_name text, p_lock_id bytea) RETURNS boolean LANGUAGE sql VOLATILE
+AS $$
+    SELECT pg_logical_emit_message(true, 'holdfast', '') IS NOT NULL
+       AND (SELECT l.lock_id IS DISTINCT FROM p_lock_id FROM holdfast.lock AS l WHERE l.name = p_name ORDER BY l.fence DESC LIMIT 1)
+$$;
+COMMENT ON FUNCTION holdfast.flush IS 'In a transaction of its own: that this one gave the lock back will not be lost; false: it has been, with the server';
+
 -- ---- locking a name's row -------------------------------------------------------------------------
 
 -- 'grant' waits for guards, at most 2 s (then SQLSTATE 55P03); 'change' waits for no guard and allows no
@@ -159,22 +167,23 @@ COMMENT ON FUNCTION holdfast.strengthen IS 'Who has locked the row for a change 
 CREATE FUNCTION holdfast.unpark(t holdfast.turn) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    l holdfast.lock := t.row;
-    g record;
+    l    holdfast.lock := t.row;
+    g    record;
+    next bigint;
 BEGIN
     SELECT '' COLLATE "C" AS workflow, -1 AS concurrency, false AS to_verify INTO g;
     l.parked := false;
     LOOP
-        SELECT workflow, concurrency, to_verify INTO g FROM holdfast.execution
-         WHERE lock = l.name AND state = 'PENDING' AND parked
-           AND (workflow, concurrency, to_verify) > (g.workflow, g.concurrency, g.to_verify)
+        SELECT workflow, concurrency, to_verify INTO g FROM holdfast.pending
+         WHERE lock = l.name AND parked AND (workflow, concurrency, to_verify) > (g.workflow, g.concurrency, g.to_verify)
          ORDER BY workflow, concurrency, to_verify LIMIT 1;
         EXIT WHEN NOT FOUND;
-        UPDATE holdfast.execution SET parked = false
-         WHERE id = (SELECT id FROM holdfast.execution
-                      WHERE lock = l.name AND state = 'PENDING' AND parked AND workflow = g.workflow AND concurrency = g.concurrency
-                        AND to_verify = g.to_verify
-                      ORDER BY priority DESC, run_at, seq LIMIT 1);
+        UPDATE holdfast.pending SET parked = false
+         WHERE seq = (SELECT seq FROM holdfast.pending
+                       WHERE lock = l.name AND parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify
+                       ORDER BY priority DESC, run_at, seq LIMIT 1)
+        RETURNING seq INTO next;
+        UPDATE holdfast.execution SET parked = false WHERE seq = next;
         t.ready := t.ready || g.workflow || E'\n';
         l.parked := true;
     END LOOP;
@@ -208,6 +217,19 @@ BEGIN
     RETURN t;
 END $$;
 COMMENT ON FUNCTION holdfast.save IS 'Write the row back, if it differs from what was read. Where the lock has become free, the next one that is parked is made ready';
+
+-- Each grant leaves an entry in the index behind, and who looks for the newest reads the others of its page too.
+-- Who follows such an entry to a row that nobody can see any more marks it, and marked ones are skipped, and
+-- removed where the page would be full. Only those since the last time: beside an idle transaction none can be
+-- marked.
+CREATE FUNCTION holdfast.tidy(p_name text, p_since bigint, p_fence bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    PERFORM count(*) FROM holdfast.lock WHERE name = p_name AND fence >= p_since AND fence < p_fence;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION holdfast.tidy IS 'Let the index of lock forget the grants of a name between two fences. Called after every 32nd of them, by who was granted it';
 
 -- ---- granting and ending --------------------------------------------------------------------------
 

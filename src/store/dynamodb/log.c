@@ -1,0 +1,180 @@
+/*
+ * Events. The newest of a name are in its lock's item, so that what happens and what is told of it
+ * are one write; when there are many they move, together, into an item of their own beside it, and
+ * a copy into the day's partition, for who asks about all names. DynamoDB removes both when they are
+ * old.
+ *
+ * Quick.c appends without having read: such an event has no fence and, of a release, no owner. Each
+ * quick acquire takes the next fence, so they are counted back from the item's own.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamodb_store.h"
+#include "error.h"
+#include "text.h"
+#include "wire.h"
+
+enum { EVENT_MAX = 8192, DAY_S = 24 * 3600 };
+
+json_t *hf_ddb_quick_event(enum hf_event_kind kind, int64_t at_ms, const char *owner,
+                           const char *reason)
+{
+    json_t *list = NULL;
+    struct hf_buf text = HF_BUF(EVENT_MAX);
+    char at[HF_TIME_LEN + 1];
+    hf_format_time(at_ms, at);
+    hf_buf_printf(&text, "{\"kind\":\"%s\",\"at\":\"%s\",\"seq\":%lld,\"quick\":true",
+                  hf_event_kind_name(kind), at, (long long)hf_ddb_stamp(at_ms));
+    if (owner && *owner) {
+        hf_buf_puts(&text, ",\"owner\":");
+        hf_wire_string(&text, owner, strlen(owner));
+    }
+    if (reason && *reason) {
+        hf_buf_puts(&text, ",\"reason\":");
+        hf_wire_string(&text, reason, strlen(reason));
+    }
+    hf_buf_putc(&text, '}');
+    if (!text.failed)
+        list = json_pack("{s:[{s:s}]}", "L", "S", text.data);
+    hf_buf_clear(&text);
+    return list;
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* True: it was made by quick.c. */
+static bool read_one(const json_t *entry, struct hf_event *ret)
+{
+    const char *text = json_string_value(json_object_get(entry, "S"));
+    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
+    if (json)
+        hf_wire_read_event(json, ret, NULL);
+    bool quick = json_is_true(json_object_get(json, "quick"));
+    json_decref(json);
+    return quick;
+}
+
+/* What the quick ones did not know; and that they follow each other. */
+static void complete(const json_t *item, struct hf_event *events, const bool *quick, size_t n)
+{
+    int64_t fence = hf_ddb_get_int(item, "Fence"), since_ms = hf_ddb_get_int(item, "LogSince");
+    const char *owner = hf_ddb_get_text(item, "LogOwner");
+    for (size_t i = n; i-- > 0 && quick[i];) {
+        events[i].fence = fence;
+        fence -= events[i].kind == HF_EV_ACQUIRED;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct hf_event *e = &events[i];
+        if (i && e->seq <= events[i - 1].seq)
+            e->seq = events[i - 1].seq + 1;
+        if (e->kind == HF_EV_ACQUIRED) {
+            owner = e->owner;
+            since_ms = e->at_ms;
+        } else if (quick[i]) {
+            snprintf(e->owner, sizeof e->owner, "%s", owner);
+            int64_t held_ms = e->at_ms - since_ms; /* by two looks at the server's clock */
+            snprintf(e->detail, sizeof e->detail, "held for %lld ms",
+                     (long long)(held_ms > 0 ? held_ms : 0));
+        }
+    }
+}
+
+int hf_ddb_read_log(const char *name, const json_t *item, struct hf_event **ret, size_t *ret_n,
+                    struct hf_error *err)
+{
+    json_t *list = json_object_get(json_object_get(item, "EventLog"), "L"), *entry;
+    size_t i, n = json_array_size(list);
+    struct hf_event *events = calloc(n + 1, sizeof *events);
+    bool *quick = calloc(n + 1, sizeof *quick);
+    if (!events || !quick) {
+        free(events);
+        free(quick);
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    }
+    json_array_foreach(list, i, entry)
+    {
+        quick[i] = read_one(entry, &events[i]);
+        snprintf(events[i].name, sizeof events[i].name, "%s", name);
+    }
+    complete(item, events, quick, n);
+    free(quick);
+    *ret = events;
+    *ret_n = n;
+    return 0;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static json_t *write_one(const struct hf_event *event)
+{
+    struct hf_buf text = HF_BUF(EVENT_MAX);
+    hf_wire_event(&text, event);
+    json_t *entry = text.failed ? NULL : hf_ddb_text(text.data);
+    hf_buf_clear(&text);
+    return entry;
+}
+
+static json_t *write_all(const struct hf_event *events, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        if (json_array_append_new(list, write_one(&events[i])) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    return json_pack("{s:o}", "L", list);
+}
+
+/* Out of the lock's item, into two of their own. */
+static int move_out(struct hf_ddb_turn *t, const struct hf_event *events, size_t n,
+                    struct hf_error *err)
+{
+    char pk[HF_DDB_KEY_MAX], sk[HF_DDB_KEY_MAX];
+    int64_t first = events[0].seq, at_s = events[n - 1].at_ms / 1000;
+    json_t *item = hf_ddb_object();
+    hf_ddb_set(item, "Events", write_all(events, n));
+    hf_ddb_set_text(item, "LockName", events[0].name);
+    hf_ddb_set_int(item, "TTL", at_s + HF_DDB_EVENTS_KEPT_MS / 1000);
+    json_t *copy = json_copy(item);
+    hf_ddb_lock_pk(t->name, pk);
+    snprintf(sk, sizeof sk, "EVENTS#%016lld", (long long)first);
+    int r = hf_ddb_turn_put(t, pk, sk, item, HF_DDB_BLINDLY, err);
+    snprintf(pk, sizeof pk, "EVENTS#%lld", (long long)(at_s / DAY_S));
+    snprintf(sk, sizeof sk, "%016lld#%s", (long long)first, t->name);
+    if (r < 0) {
+        json_decref(copy);
+        return r;
+    }
+    return hf_ddb_turn_put(t, pk, sk, copy, HF_DDB_BLINDLY, err);
+}
+
+int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
+                     const struct hf_effects *fx, struct hf_error *err)
+{
+    struct hf_event *events, *all;
+    size_t n;
+    int r = hf_ddb_read_log(t->name, item, &events, &n, err);
+    if (r < 0)
+        return r;
+    all = realloc(events, (n + fx->n_events + 1) * sizeof *events);
+    if (!all) {
+        free(events);
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < fx->n_events; i++) {
+        all[n + i] = fx->events[i];
+        int64_t seq = hf_ddb_turn_stamp(t), last = n + i ? all[n + i - 1].seq : 0;
+        all[n + i].seq = seq > last ? seq : last + 1;
+    }
+    n += fx->n_events;
+    size_t full = hf_ddb_turn_size(t) > 0 ? HF_DDB_LOG_FULL_BESIDE : HF_DDB_LOG_FULL;
+    if (n >= full && !(t->s->is_plain && n < HF_DDB_LOG_FULL)) {
+        r = move_out(t, all, n, err);
+        n = 0;
+    }
+    hf_ddb_set(next, "EventLog", write_all(all, n));
+    free(all);
+    return r;
+}
