@@ -15,7 +15,8 @@ enum {
     PRIORITY_LEN = 8,
     RUN_AT_AT = PRIORITY_LEN + 1,
     RUN_AT_LEN = 16,
-    CHANGED_AT_ONCE = 10 /* each takes up to eight operations, of which a Txn has so many */
+    CHANGED_AT_ONCE = 20, /* parked or made ready, which takes five operations each */
+    REPLACED_AT_ONCE = 10 /* ... nine */
 };
 
 void hf_etcd_format_turn(const struct hf_execution *x, const char *order,
@@ -586,7 +587,7 @@ static void leave_out(struct chosen *c, const char *id)
 int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_ask *ask,
                     const struct hf_effects *fx, struct hf_error *err)
 {
-    struct chosen c = {.most = CHANGED_AT_ONCE};
+    struct chosen c = {.most = REPLACED_AT_ONCE};
     int r = each_waiting(t, "ready", name, fx->replaced_at_ms, choose, &c, err);
     if (r >= 0 && !c.more)
         r = each_waiting(t, "park", name, fx->replaced_at_ms, choose, &c, err);
