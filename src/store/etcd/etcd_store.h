@@ -84,7 +84,7 @@ struct hf_etcd {
     size_t n_idle;
     struct hf_etcd_cache *cache;
     struct hf_etcd_leases *leases;
-    struct hf_etcd_wakes *wakes; /* NULL until somebody waits */
+    struct hf_etcd_wakes *_Atomic wakes; /* NULL until somebody waits; then it stays */
     _Atomic int64_t events_made;
 };
 
