@@ -227,9 +227,12 @@ static size_t room(const struct hf_desk *d)
 static void sweep(struct hf_desk *d)
 {
     struct hf_error err;
-    int r = hf_sweep(d->hf, false, log_swept, NULL, NULL, &err);
+    int64_t n_freed = 0;
+    int r = hf_sweep(d->hf, false, log_swept, NULL, &n_freed, &err);
     if (r < 0)
         hf_desk_trouble(d, &err);
+    else if (n_freed)
+        d->claim_ms = 0; /* what it ran may be ours now; whoever is woken for it may be dead, too */
     d->sweep_ms = hf_clock_boot_ms() + jittered(SWEEP_MS);
 }
 
