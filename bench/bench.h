@@ -85,6 +85,9 @@ struct row {
     double judged;
 };
 
+/* A text for a row or a database; they are few, nobody frees them. */
+char *bench_format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
+
 void report_begin(const struct bench_env *env);
 void report_row(const struct row *row);
 /* A row that compares what two did per second; limit 0: without a goal. */

@@ -17,14 +17,6 @@ static void need_etcd(const struct bench_env *env)
         errx(1, "etcd is not installed, or does not start; run scripts/deps bench");
 }
 
-static char *format_row(const char *pattern, int n)
-{
-    char *text;
-    if (asprintf(&text, pattern, n) < 0)
-        err(1, "asprintf");
-    return text;
-}
-
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
 static void time_pairs(const struct subject *subject, const char *url, int n, struct samples *ns)
@@ -58,9 +50,9 @@ void bench_etcd_pairs(const struct bench_env *env)
                                    {crowd_slice, crowd_make(&bare_etcd, BARE_URL, n), {0}},
                                    {crowd_slice, crowd_make(&service_etcd, BARE_URL, n), {0}}};
         bench_contest(all, 3, env->quick ? 3 : 10, INT64_C(1000000000));
-        report_pairs(format_row("pairs/s, %d client(s), etcd: vs bare Txn", n), &all[0], &all[1],
+        report_pairs(bench_format("pairs/s, %d client(s), etcd: vs bare Txn", n), &all[0], &all[1],
                      0.9);
-        report_pairs(format_row("pairs/s, %d client(s), etcd: vs its lock service", n), &all[0],
+        report_pairs(bench_format("pairs/s, %d client(s), etcd: vs its lock service", n), &all[0],
                      &all[2], 1);
     }
     for (int block = 0; block < bench_amount(env, 20); block++) {

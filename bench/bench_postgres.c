@@ -1,7 +1,6 @@
 /* The PostgreSQL store beside what a team would write on its PostgreSQL without us. */
 #include <err.h>
 #include <libpq-fe.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,30 +11,17 @@ enum { NAMES = 1000, SIZES = BENCH_SIZES };
 static const int crowds[] = {1, 8, 32};
 #define N_CROWDS (sizeof crowds / sizeof *crowds)
 
-static char *format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
-
-/* A text for a row; rows are few, nobody frees them. */
-static char *format(const char *pattern, ...)
-{
-    char *text;
-    va_list args;
-    va_start(args, pattern);
-    if (vasprintf(&text, pattern, args) < 0)
-        err(1, "vasprintf");
-    va_end(args);
-    return text;
-}
-
 /* A database of ours that knows so many names: as if each had been taken and given back, long ago. */
 static char *our_database(const struct bench_env *env, const char *name, int names)
 {
     char *url = postgres_database(env, name);
     ours.close(ours.open(url));
-    postgres_run(url, format("INSERT INTO holdfast.name SELECT 'item-' || lpad(i::text, 8, '0')"
-                             " FROM generate_series(0, %d) AS i; INSERT INTO holdfast.lock(name,"
-                             " fence, granted, released) SELECT name, nextval('holdfast.seq'), 1, 1"
-                             " FROM holdfast.name",
-                             names - 1));
+    postgres_run(
+        url, bench_format("INSERT INTO holdfast.name SELECT 'item-' || lpad(i::text, 8, '0')"
+                          " FROM generate_series(0, %d) AS i; INSERT INTO holdfast.lock(name,"
+                          " fence, granted, released) SELECT name, nextval('holdfast.seq'), 1, 1"
+                          " FROM holdfast.name",
+                          names - 1));
     return url;
 }
 
@@ -44,10 +30,10 @@ static char *bare_database(const struct bench_env *env, const char *name, int na
 {
     char *url = postgres_database(env, name);
     bare_postgres.close(bare_postgres.open(url));
-    postgres_run(url,
-                 format("INSERT INTO bare SELECT 'item-' || lpad(i::text, 8, '0'), NULL, 1, NULL,"
-                        " NULL, '-infinity' FROM generate_series(0, %d) AS i",
-                        names - 1));
+    postgres_run(
+        url, bench_format("INSERT INTO bare SELECT 'item-' || lpad(i::text, 8, '0'), NULL, 1, NULL,"
+                          " NULL, '-infinity' FROM generate_series(0, %d) AS i",
+                          names - 1));
     return url;
 }
 
@@ -87,9 +73,10 @@ void bench_pg_pairs(const struct bench_env *env)
                                    {crowd_slice, crowd_make(&bare_postgres, bare_url, n), {0}},
                                    {pgbench_slice, &pgbench, {0}}};
         bench_contest(all, 3, env->quick ? 3 : 10, INT64_C(1000000000));
-        report_pairs(format("pairs/s, %d client(s), postgres: vs bare", n), &all[0], &all[1], 0.85);
-        report_pairs(format("pairs/s, %d client(s), postgres: vs pgbench", n), &all[0], &all[2],
+        report_pairs(bench_format("pairs/s, %d client(s), postgres: vs bare", n), &all[0], &all[1],
                      0.85);
+        report_pairs(bench_format("pairs/s, %d client(s), postgres: vs pgbench", n), &all[0],
+                     &all[2], 0.85);
     }
 }
 
@@ -97,11 +84,11 @@ void bench_pg_pairs(const struct bench_env *env)
 
 static void seed_refill(const char *url, int rows)
 {
-    postgres_run(url,
-                 format("TRUNCATE instance_locks; INSERT INTO instance_locks(instance_id,"
-                        " locked_until, locked_by) SELECT i %% %d, current_timestamp, 'owner/1'"
-                        " FROM generate_series(1, %d) AS i; ANALYZE instance_locks",
-                        NAMES, rows));
+    postgres_run(
+        url, bench_format("TRUNCATE instance_locks; INSERT INTO instance_locks(instance_id,"
+                          " locked_until, locked_by) SELECT i %% %d, current_timestamp, 'owner/1'"
+                          " FROM generate_series(1, %d) AS i; ANALYZE instance_locks",
+                          NAMES, rows));
 }
 
 /* Its table grows with every pair: each slice begins with as many rows as ours has names. */
@@ -127,11 +114,11 @@ static void seed_growth(const struct bench_env *env)
     struct opened our[SIZES], seed[SIZES];
     struct samples ns[SIZES] = {0}, seed_ns[SIZES] = {0};
     for (int i = 0; i < SIZES; i++) {
-        char *url = our_database(env, format("seed_ours_%d", pairs[i]), NAMES);
+        char *url = our_database(env, bench_format("seed_ours_%d", pairs[i]), NAMES);
         for (int done = NAMES; done < pairs[i]; done += NAMES)
             fill(url, NAMES);
         our[i] = (struct opened){&ours, ours.open(url), NULL};
-        url = seed_database(env, format("seed_%d", pairs[i]), &seed_postgres);
+        url = seed_database(env, bench_format("seed_%d", pairs[i]), &seed_postgres);
         seed_refill(url, pairs[i]);
         seed[i] = (struct opened){&seed_postgres, seed_postgres.open(url), NULL};
     }
@@ -156,10 +143,10 @@ void bench_pg_seed(const struct bench_env *env)
                                    {seed_slice, crowd_make(&seed_postgres, seed_url, n), {0}},
                                    {seed_slice, crowd_make(&seed_indexed, indexed_url, n), {0}}};
         bench_contest(all, 3, env->quick ? 3 : 10, INT64_C(1000000000));
-        report_pairs(format("pairs/s, %d client(s), postgres: vs seed 003", n), &all[0], &all[1],
-                     1.3);
-        report_pairs(format("pairs/s, %d client(s), pg: vs seed with index", n), &all[0], &all[2],
-                     1.3);
+        report_pairs(bench_format("pairs/s, %d client(s), postgres: vs seed 003", n), &all[0],
+                     &all[1], 1.3);
+        report_pairs(bench_format("pairs/s, %d client(s), pg: vs seed with index", n), &all[0],
+                     &all[2], 1.3);
     }
     seed_growth(env);
 }
@@ -181,8 +168,8 @@ void bench_pg_batch(const struct bench_env *env)
         struct contestant all[] = {{hundred_slice, crowd_make(&ours_hundred, our_url, n), {0}},
                                    {hundred_slice, crowd_make(&bare_hundred, bare_url, n), {0}}};
         bench_contest(all, 2, env->quick ? 3 : 10, INT64_C(1000000000));
-        report_pairs(format("pairs/s by 100, %d conn., postgres: vs unnest", n), &all[0], &all[1],
-                     0.8);
+        report_pairs(bench_format("pairs/s by 100, %d conn., postgres: vs unnest", n), &all[0],
+                     &all[1], 0.8);
     }
 }
 
@@ -242,9 +229,9 @@ void bench_pg_names(const struct bench_env *env)
     struct opened our[SIZES], bare[SIZES];
     struct samples ns[SIZES] = {0}, bare_ns[SIZES] = {0};
     for (int i = 0; i < SIZES; i++) {
-        char *url = our_database(env, format("names_%d", names[i]), names[i]);
+        char *url = our_database(env, bench_format("names_%d", names[i]), names[i]);
         our[i] = (struct opened){&ours, ours.open(url), NULL};
-        url = bare_database(env, format("names_bare_%d", names[i]), names[i]);
+        url = bare_database(env, bench_format("names_bare_%d", names[i]), names[i]);
         bare[i] = (struct opened){&bare_postgres, bare_postgres.open(url), NULL};
     }
     for (int round = 0; round < bench_amount(env, 50); round++)
@@ -300,9 +287,9 @@ void bench_pg_snapshot(const struct bench_env *env)
     struct opened our[2], bare[2];
     struct samples ns[2] = {0}, bare_ns[2] = {0};
     for (int i = 0; i < 2; i++) {
-        char *url = urls[i] = our_database(env, format("snapshot_%d", i), 1);
+        char *url = urls[i] = our_database(env, bench_format("snapshot_%d", i), 1);
         our[i] = (struct opened){&ours, ours.open(url), NULL};
-        char *bare_url = bare_database(env, format("snapshot_bare_%d", i), 1);
+        char *bare_url = bare_database(env, bench_format("snapshot_bare_%d", i), 1);
         bare[i] = (struct opened){&bare_postgres, bare_postgres.open(bare_url), NULL};
         if (i == HELD) {
             hold_snapshot(url);

@@ -1,6 +1,5 @@
 /* Executions that do nothing: how many a second are scheduled and worked, how late, beside others. */
 #include <err.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,20 +11,6 @@ enum { N = 20000, QUICK_N = 2000, SCHEDULE_BATCH = 1000, CREW_MAX = 10, CLAIMS_M
 
 static const char *const peers[] = {"graphile-worker", "pg-boss"};
 enum { PEERS = sizeof peers / sizeof *peers };
-
-static char *format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
-
-/* A text for a row or a database; they are few, nobody frees them. */
-static char *format(const char *pattern, ...)
-{
-    char *text;
-    va_list args;
-    va_start(args, pattern);
-    if (vasprintf(&text, pattern, args) < 0)
-        err(1, "vasprintf");
-    va_end(args);
-    return text;
-}
 
 /* One way to do it, what is measured of it in each slice. */
 struct way {
@@ -138,7 +123,7 @@ static char *new_place(const struct way *way)
 {
     static int serial;
     const char *prefix = way->subject == &ours_work ? "sqlite:" : "";
-    char *name = format("work_%d_%d", (int)way->batch, serial++);
+    char *name = bench_format("work_%d_%d", (int)way->batch, serial++);
     return way->sqlite ? bench_path(way->env, prefix, name) : postgres_database(way->env, name);
 }
 
@@ -185,7 +170,8 @@ static double crew_slice(void *arg, int64_t for_ns)
 static void run_node(const struct way *way, const char *rest, double *ret, int n)
 {
     char *url = new_place(way);
-    char *command = format("node '%s/work.js' %s '%s' %s", way->env->node, way->peer, url, rest);
+    char *command =
+        bench_format("node '%s/work.js' %s '%s' %s", way->env->node, way->peer, url, rest);
     FILE *f = popen(command, "re");
     for (int i = 0; f && i < n; i++)
         if (fscanf(f, "%lf", &ret[i]) != 1)
@@ -198,10 +184,10 @@ static double node_slice(void *arg, int64_t for_ns)
 {
     struct way *way = arg;
     double printed[4];
-    run_node(
-        way,
-        format("rate %d %d %d %lld", way->n, way->batch, way->clients, (long long)for_ns / 1000000),
-        printed, 4);
+    run_node(way,
+             bench_format("rate %d %d %d %lld", way->n, way->batch, way->clients,
+                          (long long)for_ns / 1000000),
+             printed, 4);
     samples_add(&way->claim_p99_ns, printed[3] * 1e6);
     return note(way, printed[0], printed[1]);
 }
@@ -226,7 +212,7 @@ static void report_times(const char *what, double our_ns, double peer_ns)
 
 static const char *batch_name(int batch)
 {
-    return batch == 1 ? "one by one" : format("by %d", batch);
+    return batch == 1 ? "one by one" : bench_format("by %d", batch);
 }
 
 /* The whole, and of what it is made. */
@@ -234,10 +220,11 @@ static void report_way(struct contestant *our, struct contestant *peer, double l
 {
     struct way *a = our->arg, *b = peer->arg;
     const char *how = batch_name(a->batch);
-    report_pairs(format("executions/s, %s: vs %s", how, b->peer), our, peer, limit);
-    report_rates(format("- scheduled/s, %s: vs %s", how, b->peer), &a->scheduled, &b->scheduled, 0);
-    report_rates(format("- worked/s, %s: vs %s", how, b->peer), &a->worked, &b->worked, 0);
-    report_times(format("- a claim, p99, %s: vs %s", how, b->peer), median(&a->claim_p99_ns),
+    report_pairs(bench_format("executions/s, %s: vs %s", how, b->peer), our, peer, limit);
+    report_rates(bench_format("- scheduled/s, %s: vs %s", how, b->peer), &a->scheduled,
+                 &b->scheduled, 0);
+    report_rates(bench_format("- worked/s, %s: vs %s", how, b->peer), &a->worked, &b->worked, 0);
+    report_times(bench_format("- a claim, p99, %s: vs %s", how, b->peer), median(&a->claim_p99_ns),
                  median(&b->claim_p99_ns));
 }
 
@@ -263,10 +250,10 @@ static void work_by(const struct bench_env *env, int batch, int clients)
     bench_contest(all, count, env->quick ? 1 : 3, bench_amount(env, 10000) * INT64_C(1000000));
     for (size_t i = 2; i < count; i++)
         report_way(&all[0], &all[i], 2);
-    report_pairs(format("executions/s, %s: vs bare SKIP LOCKED", batch_name(batch)), &all[0],
+    report_pairs(bench_format("executions/s, %s: vs bare SKIP LOCKED", batch_name(batch)), &all[0],
                  &all[1], 0);
-    report_rates(format("claims/s, %s: vs bare SKIP LOCKED", batch_name(batch)), &ways[0].claimed,
-                 &ways[1].claimed, batch > 1 ? 0.6 : 0);
+    report_rates(bench_format("claims/s, %s: vs bare SKIP LOCKED", batch_name(batch)),
+                 &ways[0].claimed, &ways[1].claimed, batch > 1 ? 0.6 : 0);
 }
 
 static void report_lag(const struct bench_env *env)
@@ -278,9 +265,9 @@ static void report_lag(const struct bench_env *env)
     double p50_ns = median(&late_ns), p99_ns = samples_quantile(&late_ns, 0.99), printed[2];
     for (int i = 0; i < (env->node ? PEERS : 0); i++) {
         struct way peer = {.env = env, .peer = peers[i]};
-        run_node(&peer, format("lag %d %d", n, over_ms), printed, 2);
-        report_times(format("schedule lag, p50: vs %s", peers[i]), p50_ns, printed[0] * 1e6);
-        report_times(format("schedule lag, p99: vs %s", peers[i]), p99_ns, printed[1] * 1e6);
+        run_node(&peer, bench_format("lag %d %d", n, over_ms), printed, 2);
+        report_times(bench_format("schedule lag, p50: vs %s", peers[i]), p50_ns, printed[0] * 1e6);
+        report_times(bench_format("schedule lag, p99: vs %s", peers[i]), p99_ns, printed[1] * 1e6);
     }
     if (env->node)
         return;

@@ -1,5 +1,6 @@
 #include <err.h>
 #include <sqlite3.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,6 +10,17 @@
 
 #include "bench.h"
 #include "holdfast.h"
+
+char *bench_format(const char *pattern, ...)
+{
+    char *text;
+    va_list args;
+    va_start(args, pattern);
+    if (vasprintf(&text, pattern, args) < 0)
+        err(1, "vasprintf");
+    va_end(args);
+    return text;
+}
 
 /* Benchmarks run in children: what they reached is counted in memory that all share. */
 static struct tally {

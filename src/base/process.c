@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -230,4 +231,35 @@ void hf_processes_watch(const struct hf_processes *all, int ret_fds[HF_BOUND_MAX
         }
         ret_fds[i] = fd;
     }
+}
+
+/* ---- as text -------------------------------------------------------------------------------- */
+
+void hf_processes_format(const struct hf_processes *all, char ret[HF_PROCESSES_TEXT_MAX])
+{
+    int used = 0;
+    ret[0] = '\0';
+    if (!all->n)
+        return;
+    used = snprintf(ret, HF_PROCESSES_TEXT_MAX, "%s %" PRIu64, all->boot, all->pid_namespace);
+    for (uint32_t i = 0; i < all->n && i < HF_BOUND_MAX; i++)
+        used += snprintf(ret + used, HF_PROCESSES_TEXT_MAX - (size_t)used, " %" PRId32 ":%" PRId64,
+                         all->of[i].pid, all->of[i].start_ticks);
+}
+
+void hf_processes_parse(const char *text, struct hf_processes *ret)
+{
+    struct hf_processes all = {0};
+    int at = 0;
+    *ret = all;
+    if (!*text) /* by far the most common, and sscanf is slow to find out */
+        return;
+    if (sscanf(text, "%36s %" SCNu64 "%n", all.boot, &all.pid_namespace, &at) != 2)
+        return;
+    for (int used; all.n < HF_BOUND_MAX; all.n++, at += used) {
+        struct hf_process *p = &all.of[all.n];
+        if (sscanf(text + at, " %" SCNd32 ":%" SCNd64 "%n", &p->pid, &p->start_ticks, &used) != 2)
+            break;
+    }
+    *ret = all;
 }

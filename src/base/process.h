@@ -39,6 +39,14 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
 enum hf_alive hf_processes_alive(const struct hf_processes *all);
 
 /*
+ * As text, for stores that keep them so: boot, pid namespace, "pid:start" of each; none is empty.
+ * What can't be read stands for no process: then only the ttl ends it.
+ */
+enum { HF_PROCESSES_TEXT_MAX = 160 };
+void hf_processes_format(const struct hf_processes *all, char ret[HF_PROCESSES_TEXT_MAX]);
+void hf_processes_parse(const char *text, struct hf_processes *ret);
+
+/*
  * Descriptors that become readable as these processes end (for poll), -1 where there is none to
  * watch. Only for processes of this pid namespace that are alive now.
  */

@@ -355,3 +355,16 @@ bool hf_record_is_listed(enum hf_list_filter filter, enum hf_lock_state state)
     return filter == HF_LIST_ALL || state == HF_STATE_STALE ||
            (filter == HF_LIST_HELD && state == HF_STATE_HELD);
 }
+
+void hf_record_add_counts(struct hf_totals *sum, const struct hf_counts *c)
+{
+    sum->acquire_granted += c->granted;
+    sum->acquire_held += c->held;
+    sum->release_done += c->released;
+    sum->release_lost += c->release_lost;
+    sum->takeover_expired += c->taken_expired;
+    sum->takeover_holder_died += c->taken_died;
+    sum->takeover_rebooted += c->taken_rebooted;
+    sum->forced += c->forced;
+    sum->lost += c->lost;
+}

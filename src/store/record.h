@@ -89,6 +89,9 @@ int hf_record_apply(struct hf_store *store, const struct hf_record_ops *ops,
 /* Does the filter let a lock in this state through? */
 bool hf_record_is_listed(enum hf_list_filter filter, enum hf_lock_state state);
 
+/* Add what is counted of one name. */
+void hf_record_add_counts(struct hf_totals *sum, const struct hf_counts *c);
+
 /* The world as a local record store sees it: this machine's processes, its clock, its fences. */
 struct hf_record_world {
     struct hf_store *store;

@@ -1,6 +1,7 @@
 #include "store.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
@@ -65,4 +66,24 @@ int hf_store_schema(const char *url_text, const char **ret, struct hf_error *err
         return hf_fail(err, HF_UNSUPPORTED, "%s has no schema to print", url.shown);
     *ret = ops->schema();
     return 0;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+const char **hf_due_workflows(const struct hf_due *due, size_t *ret_n)
+{
+    size_t n = 0;
+    const char **sorted = malloc(due->n_workflows * sizeof *sorted);
+    if (!sorted)
+        return NULL;
+    memcpy(sorted, due->workflows, due->n_workflows * sizeof *sorted);
+    qsort(sorted, due->n_workflows, sizeof *sorted, compare_texts);
+    for (size_t i = 0; i < due->n_workflows; i++)
+        if (i == 0 || strcmp(sorted[i], sorted[n - 1]) != 0)
+            sorted[n++] = sorted[i];
+    *ret_n = n;
+    return sorted;
 }

@@ -168,6 +168,12 @@ struct hf_store_ops {
     int (*token_list)(struct hf_store *store, hf_api_token_fn fn, void *arg, struct hf_error *err);
 };
 
+/*
+ * Each workflow once, in the order of their bytes, however often it was named. The array is the
+ * caller's to free; NULL: no memory.
+ */
+const char **hf_due_workflows(const struct hf_due *due, size_t *ret_n);
+
 int hf_store_open(const char *url, struct hf_store **ret, struct hf_error *err);
 
 /* The schema of this URL's store, without opening it. */

@@ -207,8 +207,6 @@ void hf_ddb_lock_pk(const char *name, char ret[HF_DDB_KEY_MAX]);
 void hf_ddb_read_lock(const char *name, const json_t *item, struct hf_record *ret);
 /* ExpiresAt and TTL, in whole seconds, never before `expires_ms`. */
 void hf_ddb_set_expiry(json_t *item, int64_t expires_ms, char ret_text[32]);
-void hf_ddb_format_bound(const struct hf_processes *bound, char ret[200]);
-void hf_ddb_parse_bound(const char *text, struct hf_processes *ret);
 
 int hf_ddb_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                 struct hf_record *ret, struct hf_error *err);

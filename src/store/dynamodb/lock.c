@@ -1,5 +1,4 @@
 /* A record and the item SK=LOCK: the seed's attributes, and ours beside them. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,33 +15,6 @@ void hf_ddb_lock_pk(const char *name, char ret[HF_DDB_KEY_MAX])
 }
 
 /* ---- small pieces --------------------------------------------------------------------------- */
-
-void hf_ddb_format_bound(const struct hf_processes *bound, char ret[200])
-{
-    ret[0] = '\0';
-    if (!bound->n)
-        return;
-    int used = snprintf(ret, 200, "%s %" PRIu64, bound->boot, bound->pid_namespace);
-    for (uint32_t i = 0; i < bound->n && i < HF_BOUND_MAX; i++)
-        used += snprintf(ret + used, 200 - (size_t)used, " %" PRId32 ":%" PRId64, bound->of[i].pid,
-                         bound->of[i].start_ticks);
-}
-
-/* What can't be read stands for no process: then only the ttl ends it. */
-void hf_ddb_parse_bound(const char *text, struct hf_processes *ret)
-{
-    struct hf_processes all = {0};
-    int at = 0;
-    *ret = all;
-    if (!*text || sscanf(text, "%36s %" SCNu64 "%n", all.boot, &all.pid_namespace, &at) != 2)
-        return;
-    for (int used; all.n < HF_BOUND_MAX; all.n++, at += used) {
-        struct hf_process *p = &all.of[all.n];
-        if (sscanf(text + at, " %" SCNd32 ":%" SCNd64 "%n", &p->pid, &p->start_ticks, &used) != 2)
-            break;
-    }
-    *ret = all;
-}
 
 /* Whole seconds, rounded up: as text "05.900Z" would come before "05Z". */
 static void format_seconds(int64_t at_ms, char ret[32])
@@ -157,7 +129,7 @@ static void read_own(const json_t *item, struct hf_grant *g)
     g->told_ms = hf_ddb_get_int(item, "ToldMs");
     hf_ddb_copy_text(item, "Note", g->note, sizeof g->note);
     hf_ddb_copy_text(item, "ExecutionId", g->execution_id, sizeof g->execution_id);
-    hf_ddb_parse_bound(hf_ddb_get_text(item, "Bound"), &g->bound);
+    hf_processes_parse(hf_ddb_get_text(item, "Bound"), &g->bound);
     get_takeover(item, &g->took);
 }
 
@@ -258,7 +230,7 @@ int64_t hf_ddb_next_fence(struct hf_store *store)
 static void write_grant(struct hf_ddb_turn *t, const json_t *item, const struct hf_grant *g,
                         json_t *next)
 {
-    char text[200], id[HF_LOCK_ID_LEN + 1];
+    char text[HF_PROCESSES_TEXT_MAX], id[HF_LOCK_ID_LEN + 1];
     hf_lock_id_format(&g->id, id);
     int64_t expires_ms = g->expires_ms;
     bool renewed = strcmp(hf_ddb_get_text(item, "LockID"), id) != 0 ||
@@ -279,7 +251,7 @@ static void write_grant(struct hf_ddb_turn *t, const json_t *item, const struct 
     hf_ddb_set_int(next, "ToldMs", g->told_ms);
     hf_ddb_set_text(next, "Note", g->note);
     hf_ddb_set_text(next, "ExecutionId", g->execution_id);
-    hf_ddb_format_bound(&g->bound, text);
+    hf_processes_format(&g->bound, text);
     hf_ddb_set_text(next, "Bound", text);
     if (g->offered)
         hf_ddb_set_int(next, "Offered", 1);

@@ -262,16 +262,7 @@ static int sum_one(void *arg, const char *name, const json_t *item, struct hf_er
     struct hf_record rec;
     (void)err;
     hf_ddb_read_lock(name, item, &rec);
-    const struct hf_counts *c = &rec.counts;
-    sum->acquire_granted += c->granted;
-    sum->acquire_held += c->held;
-    sum->release_done += c->released;
-    sum->release_lost += c->release_lost;
-    sum->takeover_expired += c->taken_expired;
-    sum->takeover_holder_died += c->taken_died;
-    sum->takeover_rebooted += c->taken_rebooted;
-    sum->forced += c->forced;
-    sum->lost += c->lost;
+    hf_record_add_counts(sum, &rec.counts);
     return 0;
 }
 

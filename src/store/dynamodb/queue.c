@@ -31,13 +31,13 @@ static void read_waiter(const json_t *item, struct hf_waiter *w)
     hf_lock_id_parse(strncmp(sk, "WAITER#", 7) == 0 ? sk + 7 : sk, &w->id);
     hf_ddb_copy_text(item, "Owner", w->owner, sizeof w->owner);
     hf_ddb_copy_text(item, "Note", w->note, sizeof w->note);
-    hf_ddb_parse_bound(hf_ddb_get_text(item, "Bound"), &w->bound);
+    hf_processes_parse(hf_ddb_get_text(item, "Bound"), &w->bound);
 }
 
 static json_t *write_waiter(const struct hf_waiter *w)
 {
     json_t *item = hf_ddb_object();
-    char bound[200];
+    char bound[HF_PROCESSES_TEXT_MAX];
     hf_ddb_set_int(item, "Priority", w->priority);
     hf_ddb_set_int(item, "Ticket", w->ticket);
     hf_ddb_set_int(item, "TtlMs", w->ttl_ms);
@@ -47,7 +47,7 @@ static json_t *write_waiter(const struct hf_waiter *w)
     hf_ddb_set_int(item, "QueuedMs", w->queued_ms);
     hf_ddb_set_text(item, "Owner", w->owner);
     hf_ddb_set_text(item, "Note", w->note);
-    hf_ddb_format_bound(&w->bound, bound);
+    hf_processes_format(&w->bound, bound);
     hf_ddb_set_text(item, "Bound", bound);
     hf_ddb_set_int(item, "TTL", w->seen_ms / 1000 + REAPED_AFTER_S);
     return item;

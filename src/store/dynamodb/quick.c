@@ -90,11 +90,11 @@ static json_t *acquire_body(const struct hf_ddb_turn *t, const struct hf_request
                             const struct hf_lock_id *id, const struct hf_processes *bound)
 {
     struct update u;
-    char since[HF_TIME_LEN + 1], processes[200];
+    char since[HF_TIME_LEN + 1], processes[HF_PROCESSES_TEXT_MAX];
     begin_update(&u);
     hf_format_time(t->wall_ms, since);
     snprintf(since + HF_TIME_LEN - 5, 2, "Z");
-    hf_ddb_format_bound(bound, processes);
+    hf_processes_format(bound, processes);
     set_id(&u, ":id", "", id);
     set_id(&u, ":released", "R", id);
     set_id(&u, ":lost", "L", id);

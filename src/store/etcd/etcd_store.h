@@ -10,7 +10,9 @@
  *   fields.c      structs <-> JSON values, by tables
  *   records.c     a record <-> its keys
  *   executions.c  executions, their keys and indexes
- *   turns.c       which of them are due, parked or in the way
+ *   turns.c       which of them are due
+ *   parking.c     those that wait for one lock
+ *   walk.c        through an index, from turn to turn
  *   events.c      what happened
  *   look.c        list, totals
  *   retention.c   how long executions are kept
@@ -342,14 +344,22 @@ int hf_etcd_execution_data(struct hf_store *store, const char *id, enum hf_execu
 int hf_etcd_executions(struct hf_store *store, const struct hf_execution_query *query,
                        hf_execution_fn fn, void *arg, struct hf_error *err);
 
-/* ---- turns.c -------------------------------------------------------------------------------- */
+/* ---- walk.c --------------------------------------------------------------------------------- */
 
 enum { HF_ETCD_TURN_MAX = 8 + 1 + 16 + 1 + HF_ETCD_ORDER_LEN + 1 };
 /* PRIORITY.RUN_AT.ORDER, so that who goes first sorts first. */
 void hf_etcd_format_turn(const struct hf_execution *x, const char *order,
                          char ret[HF_ETCD_TURN_MAX]);
+
+/* ---- turns.c -------------------------------------------------------------------------------- */
+
 int hf_etcd_due(struct hf_store *store, const struct hf_due *due, struct hf_execution *ret,
                 size_t *ret_n, struct hf_error *err);
+int hf_etcd_next_due(struct hf_etcd *s, const struct hf_due *wanted, int64_t *ret,
+                     struct hf_error *err);
+
+/* ---- parking.c ------------------------------------------------------------------------------ */
+
 int hf_etcd_count(struct hf_store *store, const struct hf_wanted *wanted, int64_t wall_ms,
                   struct hf_ask *ask, struct hf_error *err);
 int hf_etcd_unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
@@ -358,8 +368,6 @@ int hf_etcd_park(struct hf_etcd_txn *t, const char *name, const struct hf_effect
                  struct hf_error *err);
 int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_ask *ask,
                     const struct hf_effects *fx, struct hf_error *err);
-int hf_etcd_next_due(struct hf_etcd *s, const struct hf_due *wanted, int64_t *ret,
-                     struct hf_error *err);
 
 /* ---- look.c --------------------------------------------------------------------------------- */
 

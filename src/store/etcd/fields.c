@@ -1,4 +1,3 @@
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,38 +5,11 @@
 #include "error.h"
 #include "etcd_store.h"
 
-enum { PROCESSES_MAX = 160 };
-
-/* ---- processes ------------------------------------------------------------------------------ */
-
-static void format_processes(const struct hf_processes *all, char ret[PROCESSES_MAX])
-{
-    int used = snprintf(ret, PROCESSES_MAX, "%s %" PRIu64, all->boot, all->pid_namespace);
-    for (uint32_t i = 0; i < all->n && i < HF_BOUND_MAX; i++)
-        used += snprintf(ret + used, PROCESSES_MAX - (size_t)used, " %" PRId32 ":%" PRId64,
-                         all->of[i].pid, all->of[i].start_ticks);
-}
-
-/* What can't be read stands for no process: then only the ttl ends it. */
-static void parse_processes(const char *text, struct hf_processes *ret)
-{
-    struct hf_processes all = {0};
-    int at = 0;
-    if (sscanf(text, "%36s %" SCNu64 "%n", all.boot, &all.pid_namespace, &at) != 2)
-        return;
-    for (int used; all.n < HF_BOUND_MAX; all.n++, at += used) {
-        struct hf_process *p = &all.of[all.n];
-        if (sscanf(text + at, " %" SCNd32 ":%" SCNd64 "%n", &p->pid, &p->start_ticks, &used) != 2)
-            break;
-    }
-    *ret = all;
-}
-
 /* ---- by tables ------------------------------------------------------------------------------ */
 
 static json_t *encode_field(const struct hf_etcd_field *f, const void *at)
 {
-    char text[PROCESSES_MAX];
+    char text[HF_PROCESSES_TEXT_MAX];
     int64_t number = 0;
     switch (f->type) {
     case HF_FIELD_TEXT:
@@ -48,7 +20,7 @@ static json_t *encode_field(const struct hf_etcd_field *f, const void *at)
     case HF_FIELD_PROCESSES:
         if (!((const struct hf_processes *)at)->n)
             return NULL;
-        format_processes(at, text);
+        hf_processes_format(at, text);
         return json_string(text);
     case HF_FIELD_BOOL:
         number = *(const bool *)at;
@@ -86,7 +58,7 @@ static void decode_field(const struct hf_etcd_field *f, const json_t *value, voi
         hf_lock_id_parse(text ? text : "", at);
         break;
     case HF_FIELD_PROCESSES:
-        parse_processes(text ? text : "", at);
+        hf_processes_parse(text ? text : "", at);
         break;
     case HF_FIELD_BOOL:
         *(bool *)at = number;

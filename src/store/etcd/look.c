@@ -113,19 +113,6 @@ int hf_etcd_list(struct hf_store *store, const struct hf_listing *which, hf_stat
 
 /* ---- totals --------------------------------------------------------------------------------- */
 
-static void add_counts(struct hf_totals *sum, const struct hf_counts *c)
-{
-    sum->acquire_granted += c->granted;
-    sum->acquire_held += c->held;
-    sum->release_done += c->released;
-    sum->release_lost += c->release_lost;
-    sum->takeover_expired += c->taken_expired;
-    sum->takeover_holder_died += c->taken_died;
-    sum->takeover_rebooted += c->taken_rebooted;
-    sum->forced += c->forced;
-    sum->lost += c->lost;
-}
-
 static int count_state(struct hf_etcd *s, const char *state, int64_t *ret, struct hf_error *err)
 {
     char from[HF_ETCD_KEY_MAX], to[HF_ETCD_KEY_MAX];
@@ -154,7 +141,7 @@ int hf_etcd_totals(struct hf_store *store, struct hf_totals *ret, struct hf_erro
     do {
         r = read_locks(s, page, err);
         for (size_t i = 0; r >= 0 && i < page->n; i++)
-            add_counts(&sum, &page->of[i].counts);
+            hf_record_add_counts(&sum, &page->of[i].counts);
     } while (r >= 0 && page->more);
     free(page);
     if (r >= 0)

@@ -132,19 +132,6 @@ static int list(struct hf_store *store, const struct hf_listing *which, hf_statu
     return r;
 }
 
-static void add_counts(struct hf_totals *t, const struct hf_counts *c)
-{
-    t->acquire_granted += c->granted;
-    t->acquire_held += c->held;
-    t->release_done += c->released;
-    t->release_lost += c->release_lost;
-    t->takeover_expired += c->taken_expired;
-    t->takeover_holder_died += c->taken_died;
-    t->takeover_rebooted += c->taken_rebooted;
-    t->forced += c->forced;
-    t->lost += c->lost;
-}
-
 static int totals(struct hf_store *store, struct hf_totals *ret, struct hf_error *err)
 {
     struct hf_file_store *fs = file_store_of(store);
@@ -156,7 +143,7 @@ static int totals(struct hf_store *store, struct hf_totals *ret, struct hf_error
         r = hf_file_guard_take(fs, names.of[i], false, &guard, err);
         if (r < 0)
             break;
-        add_counts(ret, &guard->head.counts);
+        hf_record_add_counts(ret, &guard->head.counts);
         hf_file_guard_give(fs, guard);
     }
     free(names.of);

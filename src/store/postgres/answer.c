@@ -24,7 +24,7 @@ void hf_pg_status(const struct hf_pg_lock *lock, struct hf_status *ret)
 
 void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret)
 {
-    char processes[HF_PG_PROCESSES_MAX];
+    char processes[HF_PROCESSES_TEXT_MAX];
     memset(ret, 0, sizeof *ret);
     ret->code = (int)hf_pg_take_int(&at);
     ret->queued = hf_pg_take_bool(&at);
@@ -42,7 +42,7 @@ void hf_pg_take_row(struct hf_pg_cursor at, struct hf_pg_row *ret)
     ret->ttl_ms = hf_pg_take_int(&at);
     ret->lock.waiters = (uint32_t)hf_pg_take_int(&at);
     hf_pg_take_text(&at, processes, sizeof processes);
-    hf_pg_parse_processes(processes, &ret->lock.bound);
+    hf_processes_parse(processes, &ret->lock.bound);
     hf_pg_take_text(&at, ret->took, sizeof ret->took);
     ret->has_holder = hf_pg_take_bool(&at);
     hf_pg_take_text(&at, ret->look, sizeof ret->look);

@@ -214,7 +214,7 @@ int hf_pg_begin_task(struct hf_postgres *s, struct hf_pg_task *t, const struct h
     int r = hf_processes_identify(req->bound, req->n_bound, &bound, err);
     if (r < 0)
         return r;
-    hf_pg_format_processes(&bound, t->processes);
+    hf_processes_format(&bound, t->processes);
     if (!hf_op_is_read(req->op))
         hf_pg_recall(s->memory, req->name, &t->seen);
     return 0;
@@ -416,10 +416,10 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
 {
     struct hf_postgres *s = hf_postgres_of(store);
     struct hf_pg_statement st = {.sql = "SELECT holdfast.ahead($1,$2)", .again = true};
-    char processes[HF_PG_PROCESSES_MAX] = "";
+    char processes[HF_PROCESSES_TEXT_MAX] = "";
     PGresult *result;
     if (hf_pg_take_ahead(s->listener, id, processes)) { /* told with the answer */
-        hf_pg_parse_processes(processes, ret);
+        hf_processes_parse(processes, ret);
         return 0;
     }
     hf_pg_bind_text(&st, name);
@@ -430,7 +430,7 @@ int hf_pg_ahead(struct hf_store *store, const char *name, const struct hf_lock_i
     if (hf_pq.PQntuples(result) == 1)
         hf_pg_take_text(&(struct hf_pg_cursor){.result = result}, processes, sizeof processes);
     hf_pg_clear(&result, 1);
-    hf_pg_parse_processes(processes, ret);
+    hf_processes_parse(processes, ret);
     return 0;
 }
 
@@ -444,7 +444,7 @@ int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, 
                " JOIN holdfast.execution x USING (seq) LIMIT 1024) x"
                " JOIN holdfast.lock l ON l.name = x.lock WHERE l.lock_id IS NOT NULL"
                " AND l.execution_id = x.id AND starts_with(l.processes, $1) LIMIT $2"};
-    char processes[HF_PG_PROCESSES_MAX];
+    char processes[HF_PROCESSES_TEXT_MAX];
     PGresult *result;
     hf_pg_bind_text(&st, hf_boot_id());
     hf_pg_bind_int(&st, HF_PG_INT4, (int64_t)max);
@@ -455,7 +455,7 @@ int hf_pg_runners(struct hf_store *store, struct hf_processes *ret, size_t max, 
     size_t n = 0;
     for (; n < max && at.row < hf_pq.PQntuples(result); at.row++, at.column = 0) {
         hf_pg_take_text(&at, processes, sizeof processes);
-        hf_pg_parse_processes(processes, &ret[n++]);
+        hf_processes_parse(processes, &ret[n++]);
     }
     hf_pg_clear(&result, 1);
     *ret_n = n;

@@ -403,7 +403,7 @@ void hf_pg_note_queued(struct hf_pg_listener *l, const struct hf_lock_id *id, co
 }
 
 bool hf_pg_take_ahead(struct hf_pg_listener *l, const struct hf_lock_id *id,
-                      char ret[HF_PG_PROCESSES_MAX])
+                      char ret[HF_PROCESSES_TEXT_MAX])
 {
     pthread_mutex_lock(&l->mutex);
     struct watch *w = find(l, id);
@@ -413,7 +413,7 @@ bool hf_pg_take_ahead(struct hf_pg_listener *l, const struct hf_lock_id *id,
     pthread_mutex_unlock(&l->mutex);
     if (!ahead)
         return false;
-    snprintf(ret, HF_PG_PROCESSES_MAX, "%s", ahead);
+    snprintf(ret, HF_PROCESSES_TEXT_MAX, "%s", ahead);
     free(ahead);
     return true;
 }

@@ -29,7 +29,7 @@ struct list_page {
 static void take_status(struct hf_pg_cursor at, struct hf_status *ret)
 {
     struct hf_pg_lock lock = {0};
-    char processes[HF_PG_PROCESSES_MAX];
+    char processes[HF_PROCESSES_TEXT_MAX];
     *ret = (struct hf_status){0};
     hf_pg_take_text(&at, ret->name, sizeof ret->name);
     lock.held = hf_pg_take_bool(&at);
@@ -39,7 +39,7 @@ static void take_status(struct hf_pg_cursor at, struct hf_status *ret)
     lock.locked_until_ms = hf_pg_take_int(&at);
     lock.waiters = (uint32_t)hf_pg_take_int(&at);
     hf_pg_take_text(&at, processes, sizeof processes);
-    hf_pg_parse_processes(processes, &lock.bound);
+    hf_processes_parse(processes, &lock.bound);
     hf_pg_take_text(&at, ret->owner, sizeof ret->owner);
     hf_pg_take_text(&at, ret->note, sizeof ret->note);
     hf_pg_take_text(&at, ret->execution_id, sizeof ret->execution_id);

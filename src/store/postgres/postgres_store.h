@@ -281,13 +281,10 @@ const char *hf_pg_take_bytes(struct hf_pg_cursor *at, size_t *ret_n); /* of the 
 /* ---- processes that only we can judge (processes.c) ----------------------------------------- */
 
 /* "BOOT PIDNS PID:START PID:START", empty where there is none. */
-enum { HF_PG_PROCESSES_MAX = 160 };
-void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX]);
-void hf_pg_parse_processes(const char *text, struct hf_processes *ret);
 
 /* What a holder or waiter is bound to, of this machine. */
 struct hf_pg_candidate {
-    char key[HF_PG_PROCESSES_MAX]; /* as the server is told of them */
+    char key[HF_PROCESSES_TEXT_MAX]; /* as the server is told of them */
     struct hf_processes bound;
     bool dead;
 };
@@ -436,7 +433,7 @@ int hf_pg_listener_pid(struct hf_pg_listener *l); /* of the server's process tha
 /* It is in the queue, behind these processes; where it is watched that is kept, and told once. */
 void hf_pg_note_queued(struct hf_pg_listener *l, const struct hf_lock_id *id, const char *ahead);
 bool hf_pg_take_ahead(struct hf_pg_listener *l, const struct hf_lock_id *id,
-                      char ret[HF_PG_PROCESSES_MAX]);
+                      char ret[HF_PROCESSES_TEXT_MAX]);
 
 int hf_pg_watch(struct hf_store *store, const char *name, const struct hf_lock_id *id, int *ret_fd,
                 struct hf_error *err);

@@ -3,7 +3,6 @@
  * asks us to look at those whose processes are `here`. Whom we looked at last for a name is
  * remembered and sent along the next time, so that who asks again and again needs one round trip.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,36 +24,6 @@ struct hf_pg_memory {
 };
 
 /* ---- as text -------------------------------------------------------------------------------- */
-
-void hf_pg_format_processes(const struct hf_processes *all, char ret[HF_PG_PROCESSES_MAX])
-{
-    int used = 0;
-    ret[0] = '\0';
-    if (!all->n)
-        return;
-    used = snprintf(ret, HF_PG_PROCESSES_MAX, "%s %" PRIu64, all->boot, all->pid_namespace);
-    for (uint32_t i = 0; i < all->n && i < HF_BOUND_MAX; i++)
-        used += snprintf(ret + used, HF_PG_PROCESSES_MAX - (size_t)used, " %" PRId32 ":%" PRId64,
-                         all->of[i].pid, all->of[i].start_ticks);
-}
-
-/* What can't be read stands for no process: then only the ttl ends it. */
-void hf_pg_parse_processes(const char *text, struct hf_processes *ret)
-{
-    struct hf_processes all = {0};
-    int at = 0;
-    *ret = all;
-    if (!*text) /* by far the most common, and sscanf is slow to find out */
-        return;
-    if (sscanf(text, "%36s %" SCNu64 "%n", all.boot, &all.pid_namespace, &at) != 2)
-        return;
-    for (int used; all.n < HF_BOUND_MAX; all.n++, at += used) {
-        struct hf_process *p = &all.of[all.n];
-        if (sscanf(text + at, " %" SCNd32 ":%" SCNd64 "%n", &p->pid, &p->start_ticks, &used) != 2)
-            break;
-    }
-    *ret = all;
-}
 
 void hf_pg_list_seen(const struct hf_pg_seen *seen, bool dead, struct hf_buf *ret)
 {
@@ -101,19 +70,19 @@ static void judge(struct hf_pg_candidate *c) { c->dead = hf_processes_alive(&c->
 
 /* How they are told: as they are, or where that is not our way to write them, by the lock_id. */
 static void make_key(const char *line, const struct hf_processes *bound, size_t n,
-                     char ret[HF_PG_PROCESSES_MAX])
+                     char ret[HF_PROCESSES_TEXT_MAX])
 {
     const char *processes = line + HF_LOCK_ID_LEN + 1;
     n -= HF_LOCK_ID_LEN + 1;
-    hf_pg_format_processes(bound, ret);
+    hf_processes_format(bound, ret);
     if (strlen(ret) != n || strncmp(processes, ret, n) != 0)
-        snprintf(ret, HF_PG_PROCESSES_MAX, "\\\\x%.*s", HF_LOCK_ID_LEN, line);
+        snprintf(ret, HF_PROCESSES_TEXT_MAX, "\\\\x%.*s", HF_LOCK_ID_LEN, line);
 }
 
 /* A line of `n` bytes: lock_id, processes. True: they were not known before. */
 static bool look_at(struct hf_pg_seen *seen, const char *line, size_t n)
 {
-    char key[HF_PG_PROCESSES_MAX];
+    char key[HF_PROCESSES_TEXT_MAX];
     struct hf_processes bound;
     struct hf_lock_id id;
     size_t before = seen->n;
@@ -121,7 +90,7 @@ static bool look_at(struct hf_pg_seen *seen, const char *line, size_t n)
     if (!hf_lock_id_parse(key, &id))
         return false;
     snprintf(key, sizeof key, "%.*s", (int)(n - HF_LOCK_ID_LEN - 1), line + HF_LOCK_ID_LEN + 1);
-    hf_pg_parse_processes(key, &bound);
+    hf_processes_parse(key, &bound);
     make_key(line, &bound, n, key);
     struct hf_pg_candidate *c = place_for(seen, key);
     if (!c)

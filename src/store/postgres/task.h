@@ -10,7 +10,7 @@ struct hf_pg_task {
     bool done;
     bool handed; /* released to the next one, by a commit that did not wait for the disk */
     struct hf_lock_id id;
-    char processes[HF_PG_PROCESSES_MAX], channel[HF_PG_CHANNEL_LEN + 1];
+    char processes[HF_PROCESSES_TEXT_MAX], channel[HF_PG_CHANNEL_LEN + 1];
     struct hf_pg_seen seen;
     struct hf_buf alive, dead;
 };

@@ -101,11 +101,11 @@ static int send_claim(struct hf_postgres *s, const struct claim *c, const struct
     struct hf_buf workflows = HF_BUF(WORKFLOWS_MAX_BYTES);
     struct hf_pg_columns columns;
     struct hf_processes bound;
-    char processes[HF_PG_PROCESSES_MAX];
+    char processes[HF_PROCESSES_TEXT_MAX];
     int r = hf_processes_identify(c->like->bound, c->like->n_bound, &bound, err);
     if (r < 0)
         return r;
-    hf_pg_format_processes(&bound, processes);
+    hf_processes_format(&bound, processes);
     bind_workflows(&st, due, &workflows);
     hf_pg_bind_bool(&st, due->verifies);
     hf_pg_bind_int(&st, HF_PG_INT4, (int64_t)c->n);

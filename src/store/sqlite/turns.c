@@ -215,25 +215,18 @@ static int consider_groups(struct hf_sqlite *s, const char *workflow, const stru
 
 /* ---- due ------------------------------------------------------------------------------------ */
 
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Each workflow once, however often it was named. */
 static int consider_workflows(struct hf_sqlite *s, const struct hf_due *due, struct best *best,
                               struct hf_error *err)
 {
-    const char **sorted = malloc(due->n_workflows * sizeof *sorted);
-    if (!sorted)
-        return hf_fail(err, HF_NOMEM, "out of memory");
-    memcpy(sorted, due->workflows, due->n_workflows * sizeof *sorted);
-    qsort(sorted, due->n_workflows, sizeof *sorted, compare_texts);
+    size_t n = 0;
     int r = 0;
-    for (size_t i = 0; r >= 0 && i < due->n_workflows; i++)
-        if (i == 0 || strcmp(sorted[i], sorted[i - 1]) != 0)
-            r = consider_groups(s, sorted[i], due, best, err);
-    free(sorted);
+    const char **workflows = hf_due_workflows(due, &n);
+    if (!workflows)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        r = consider_groups(s, workflows[i], due, best, err);
+    free(workflows);
     return r;
 }
 
