@@ -1,12 +1,13 @@
 // The seed's client, on the official SDK: its PutItem and its DeleteItem, with its conditions and no others.
 //
-//     node foreign.mjs ENDPOINT TABLE put NAME OWNER SECONDS    prints the LockID, or "held"
-//     node foreign.mjs ENDPOINT TABLE delete NAME OWNER LOCKID  prints "done", or "not yours"
-//     node foreign.mjs ENDPOINT TABLE wipe NAME                 what DynamoDB's TTL reaper does
+//     node foreign.mjs ENDPOINT TABLE put NAME OWNER SECONDS [LATER]  prints the LockID, or "held"; the reaper may
+//                                                             have it LATER seconds after it has expired
+//     node foreign.mjs ENDPOINT TABLE delete NAME OWNER LOCKID        prints "done", or "not yours"
+//     node foreign.mjs ENDPOINT TABLE wipe NAME                       what DynamoDB's TTL reaper does
 import { randomUUID } from "node:crypto";
 import { DeleteItemCommand, DynamoDBClient, PutItemCommand } from "@aws-sdk/client-dynamodb";
 
-const [endpoint, table, verb, name, owner, last] = process.argv.slice(2);
+const [endpoint, table, verb, name, owner, last, later = 0] = process.argv.slice(2);
 const client = new DynamoDBClient({
   endpoint,
   region: "eu-west-1",
@@ -27,7 +28,7 @@ async function put() {
       Owner: { S: owner },
       AcquiredAt: { S: rfc3339(now) },
       ExpiresAt: { S: rfc3339(expires) },
-      TTL: { N: String(Math.floor(expires / 1000)) },
+      TTL: { N: String(Math.floor(expires / 1000) + Number(later)) },
     },
     ConditionExpression: "attribute_not_exists(PK) OR ExpiresAt < :now",
     ExpressionAttributeValues: { ":now": { S: rfc3339(now) } },
