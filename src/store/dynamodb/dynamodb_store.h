@@ -49,7 +49,6 @@ enum {
     HF_DDB_KEY_MAX = 512,
     HF_DDB_LOG_FULL = 32,       /* so many events in the lock's item: the next release moves them */
     HF_DDB_LOG_FULL_BESIDE = 8, /* the same where more than that item is written anyway */
-    HF_DDB_LOG_MAX = 64,        /* ... and with so many even an acquire does */
     HF_DDB_FENCES = 1000,       /* in a block */
     HF_DDB_AT_ONCE = 14,        /* executions that one transaction changes beside its own */
     HF_DDB_INPUT_MAX = 380 * 1024,
@@ -125,6 +124,7 @@ int hf_ddb_fetch_many(struct hf_ddb *s, const json_t *keys, json_t **ret, struct
 /* A number that only grows in this process, and by time among all; below 2^53 until 2109. */
 int64_t hf_ddb_stamp(int64_t wall_ms);
 int64_t hf_ddb_stamp_ms(int64_t stamp);
+int64_t hf_ddb_first_stamp(int64_t wall_ms); /* of that millisecond */
 
 /* ---- turn.c --------------------------------------------------------------------------------- */
 
@@ -224,7 +224,7 @@ int hf_ddb_save_queue(struct hf_ddb_turn *t, const struct hf_record *rec,
 
 /* ---- log.c ---------------------------------------------------------------------------------- */
 
-/* An event that quick.c appends: what it can't know is filled in when it is read. */
+/* An event that quick.c appends, as a value: what it can't know is filled in when it is read. */
 json_t *hf_ddb_quick_event(enum hf_event_kind kind, int64_t at_ms, const char *owner,
                            const char *reason);
 /* The events in a lock's item, oldest first; to be freed. */

@@ -300,6 +300,8 @@ enum { STAMPS_PER_MS = 2048, STAMPS_START = STAMPS_PER_MS / 2 };
 
 int64_t hf_ddb_stamp_ms(int64_t stamp) { return stamp / STAMPS_PER_MS; }
 
+int64_t hf_ddb_first_stamp(int64_t wall_ms) { return wall_ms * STAMPS_PER_MS; }
+
 int64_t hf_ddb_stamp(int64_t wall_ms)
 {
     static _Atomic int64_t last;
@@ -307,7 +309,7 @@ int64_t hf_ddb_stamp(int64_t wall_ms)
     hf_random(&random, sizeof random); /* two processes in the same millisecond differ */
     int64_t before = atomic_load(&last), stamp;
     do {
-        stamp = wall_ms * STAMPS_PER_MS + random % STAMPS_START;
+        stamp = hf_ddb_first_stamp(wall_ms) + random % STAMPS_START;
         if (stamp <= before)
             stamp = before + 1;
     } while (!atomic_compare_exchange_weak(&last, &before, stamp));

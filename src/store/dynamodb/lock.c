@@ -270,6 +270,14 @@ static void write_ended(const struct hf_record *rec, json_t *next)
     hf_ddb_set(next, "EndedIds", json_pack("{s:o}", "L", list));
 }
 
+/* What is nothing is left out: an item's size is paid for with every change. */
+static void set_count(json_t *next, const char *name, int64_t value)
+{
+    json_object_del(next, name);
+    if (value)
+        hf_ddb_set_int(next, name, value);
+}
+
 static void write_rest(struct hf_ddb_turn *t, const struct hf_record *rec, json_t *next)
 {
     if (rec->last_fence) {
@@ -277,16 +285,18 @@ static void write_rest(struct hf_ddb_turn *t, const struct hf_record *rec, json_
         hf_ddb_set_int(next, "FenceLimit", t->block_limit);
     }
     write_ended(rec, next);
-    hf_ddb_set_int(next, "DeniedMs", rec->denied_ms);
-    hf_ddb_set_int(next, "DeniedEvents", rec->n_denied);
+    set_count(next, "DeniedMs", rec->denied_ms);
+    set_count(next, "DeniedEvents", rec->n_denied);
     hf_ddb_set_int(next, "WaiterCount", rec->n_waiters);
-    hf_ddb_set_int(next, "Tickets", t->tickets);
+    set_count(next, "Tickets", t->tickets);
     hf_ddb_set_int(next, "LastSeq", t->last_stamp);
-    json_object_del(next, "ParkedRuns");
-    if (rec->parked)
-        hf_ddb_set_int(next, "ParkedRuns", 1);
+    set_count(next, "ParkedRuns", rec->parked);
     for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
-        hf_ddb_set_int(next, counted[i].name, *count_at(&rec->counts, i));
+        set_count(next, counted[i].name, *count_at(&rec->counts, i));
+    if (!hf_ddb_has(next, "Granted")) /* quick.c adds to these */
+        hf_ddb_set_int(next, "Granted", 0);
+    if (!hf_ddb_has(next, "Released"))
+        hf_ddb_set_int(next, "Released", 0);
 }
 
 /* The lock's item as the record has it. A foreign holder's attributes stay as they are. */

@@ -18,43 +18,83 @@
 
 enum { EVENT_MAX = 8192, DAY_S = 24 * 3600 };
 
+/* ---- one event ------------------------------------------------------------------------------ */
+
+/*
+ * ["released", at in ms, seq less at's first stamp, fence, owner, execution, reason, detail], without
+ * the empty ones at its end; the fence of a quick one is null. Every change of a lock writes all of its
+ * log, and pays for it by the kilobyte.
+ */
+static void format(struct hf_buf *out, const struct hf_event *e, bool quick)
+{
+    const char *const texts[] = {e->owner, e->execution_id, e->reason, e->detail};
+    size_t n = sizeof texts / sizeof *texts;
+    hf_buf_printf(out, "[\"%s\",%lld,%lld", hf_event_kind_name(e->kind), (long long)e->at_ms,
+                  (long long)(e->seq - hf_ddb_first_stamp(e->at_ms)));
+    while (n > 0 && !*texts[n - 1])
+        n--;
+    if (!quick)
+        hf_buf_printf(out, ",%lld", (long long)e->fence);
+    else if (n)
+        hf_buf_puts(out, ",null");
+    for (size_t i = 0; i < n; i++) {
+        hf_buf_putc(out, ',');
+        hf_wire_string(out, texts[i], strlen(texts[i]));
+    }
+    hf_buf_putc(out, ']');
+}
+
+static json_t *write_one(const struct hf_event *event, bool quick)
+{
+    struct hf_buf text = HF_BUF(EVENT_MAX);
+    format(&text, event, quick);
+    json_t *entry = text.failed ? NULL : hf_ddb_text(text.data);
+    hf_buf_clear(&text);
+    return entry;
+}
+
 json_t *hf_ddb_quick_event(enum hf_event_kind kind, int64_t at_ms, const char *owner,
                            const char *reason)
 {
-    json_t *list = NULL;
-    struct hf_buf text = HF_BUF(EVENT_MAX);
-    char at[HF_TIME_LEN + 1];
-    hf_format_time(at_ms, at);
-    hf_buf_printf(&text, "{\"kind\":\"%s\",\"at\":\"%s\",\"seq\":%lld,\"quick\":true",
-                  hf_event_kind_name(kind), at, (long long)hf_ddb_stamp(at_ms));
-    if (owner && *owner) {
-        hf_buf_puts(&text, ",\"owner\":");
-        hf_wire_string(&text, owner, strlen(owner));
-    }
-    if (reason && *reason) {
-        hf_buf_puts(&text, ",\"reason\":");
-        hf_wire_string(&text, reason, strlen(reason));
-    }
-    hf_buf_putc(&text, '}');
-    if (!text.failed)
-        list = json_pack("{s:[{s:s}]}", "L", "S", text.data);
-    hf_buf_clear(&text);
-    return list;
+    struct hf_event event = {.kind = kind, .at_ms = at_ms, .seq = hf_ddb_stamp(at_ms)};
+    snprintf(event.owner, sizeof event.owner, "%s", owner ? owner : "");
+    snprintf(event.reason, sizeof event.reason, "%s", reason ? reason : "");
+    return write_one(&event, true);
 }
 
-/* ---- reading -------------------------------------------------------------------------------- */
+static enum hf_event_kind kind_of(const char *name)
+{
+    int kind = 0;
+    while (name && kind < HF_EV_COUNT - 1 && strcmp(name, hf_event_kind_name(kind)) != 0)
+        kind++;
+    return kind;
+}
+
+static void read_text(const json_t *list, size_t i, char *ret, size_t size)
+{
+    const char *text = json_string_value(json_array_get(list, i));
+    snprintf(ret, size, "%s", text ? text : "");
+}
 
 /* True: it was made by quick.c. */
 static bool read_one(const json_t *entry, struct hf_event *ret)
 {
     const char *text = json_string_value(json_object_get(entry, "S"));
-    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
-    if (json)
-        hf_wire_read_event(json, ret, NULL);
-    bool quick = json_is_true(json_object_get(json, "quick"));
-    json_decref(json);
+    json_t *list = text ? json_loads(text, 0, NULL) : NULL;
+    ret->kind = kind_of(json_string_value(json_array_get(list, 0)));
+    ret->at_ms = json_integer_value(json_array_get(list, 1));
+    ret->seq = hf_ddb_first_stamp(ret->at_ms) + json_integer_value(json_array_get(list, 2));
+    ret->fence = json_integer_value(json_array_get(list, 3));
+    read_text(list, 4, ret->owner, sizeof ret->owner);
+    read_text(list, 5, ret->execution_id, sizeof ret->execution_id);
+    read_text(list, 6, ret->reason, sizeof ret->reason);
+    read_text(list, 7, ret->detail, sizeof ret->detail);
+    bool quick = !json_is_integer(json_array_get(list, 3));
+    json_decref(list);
     return quick;
 }
+
+/* ---- reading -------------------------------------------------------------------------------- */
 
 /* What the quick ones did not know; and that they follow each other. */
 static void complete(const json_t *item, struct hf_event *events, const bool *quick, size_t n)
@@ -107,20 +147,11 @@ int hf_ddb_read_log(const char *name, const json_t *item, struct hf_event **ret,
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static json_t *write_one(const struct hf_event *event)
-{
-    struct hf_buf text = HF_BUF(EVENT_MAX);
-    hf_wire_event(&text, event);
-    json_t *entry = text.failed ? NULL : hf_ddb_text(text.data);
-    hf_buf_clear(&text);
-    return entry;
-}
-
 static json_t *write_all(const struct hf_event *events, size_t n)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
-        if (json_array_append_new(list, write_one(&events[i])) < 0) {
+        if (json_array_append_new(list, write_one(&events[i], false)) < 0) {
             json_decref(list);
             return NULL;
         }

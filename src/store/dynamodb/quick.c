@@ -11,6 +11,9 @@
 #include "error.h"
 #include "text.h"
 
+/* Behind its last element, wherever that is; UPDATED_NEW then returns no other. */
+#define APPEND_EVENT "EventLog[999] = :event"
+
 /* What one UpdateItem is made of. */
 struct update {
     struct hf_buf set, remove, condition;
@@ -24,7 +27,7 @@ static void begin_update(struct update *u)
     u->names = hf_ddb_object();
 }
 
-static json_t *body_of(struct update *u, const char *name, bool returns)
+static json_t *body_of(struct update *u, const char *name, const char *returns)
 {
     char pk[HF_DDB_KEY_MAX];
     struct hf_buf expression = HF_BUF(4096);
@@ -43,7 +46,7 @@ static json_t *body_of(struct update *u, const char *name, bool returns)
         json_decref(u->names);
     hf_ddb_set(body, "ReturnValuesOnConditionCheckFailure", json_string("ALL_OLD"));
     if (returns)
-        hf_ddb_set(body, "ReturnValues", json_string("ALL_NEW"));
+        hf_ddb_set(body, "ReturnValues", json_string(returns));
     hf_buf_clear(&expression);
     hf_buf_clear(&u->set);
     hf_buf_clear(&u->remove);
@@ -100,7 +103,6 @@ static json_t *acquire_body(const struct hf_ddb_turn *t, const struct hf_request
     set_id(&u, ":lost", "L", id);
     hf_ddb_set_int(u.values, ":one", 1);
     hf_ddb_set_int(u.values, ":none", 0);
-    hf_ddb_set_int(u.values, ":full", HF_DDB_LOG_MAX);
     hf_ddb_set_text(u.values, ":since", since);
     hf_ddb_set_int(u.values, ":at", t->wall_ms);
     hf_ddb_set_int(u.values, ":now", t->now_ms);
@@ -108,7 +110,7 @@ static json_t *acquire_body(const struct hf_ddb_turn *t, const struct hf_request
                hf_ddb_quick_event(HF_EV_ACQUIRED, t->wall_ms, req->owner, NULL));
     hf_buf_puts(&u.set, "Fence = Fence + :one, Rev = Rev + :one, Granted = Granted + :one,"
                         " LockID = :id, AcquiredAt = :since, AcquiredMs = :at, SinceMs = :now,"
-                        " ToldMs = :now, EventLog = list_append(EventLog, :event)");
+                        " ToldMs = :now, " APPEND_EVENT);
     set_end(&u, t, req->ttl_ms);
     hf_ddb_set(u.names, "#owner", json_string("Owner"));
     set_or_remove(&u, "#owner", ":owner", req->owner);
@@ -116,28 +118,24 @@ static json_t *acquire_body(const struct hf_ddb_turn *t, const struct hf_request
     set_or_remove(&u, "Bound", ":bound", processes);
     hf_buf_puts(&u.condition,
                 "attribute_not_exists(LockID) AND Fence < FenceLimit AND WaiterCount ="
-                " :none AND size(EventLog) < :full AND NOT contains(EndedIds, :released)"
-                " AND NOT contains(EndedIds, :lost)");
-    return body_of(&u, req->name, true);
+                " :none AND NOT contains(EndedIds, :released) AND NOT contains(EndedIds, :lost)");
+    return body_of(&u, req->name, "UPDATED_NEW");
 }
 
-static void answer_lease(const struct hf_ddb_turn *t, const struct hf_request *req,
-                         const json_t *item, struct hf_answer *answer)
+/* Only the fence is news: a lock that was free has not been taken over. */
+static void answer_acquire(const struct hf_ddb_turn *t, const struct hf_request *req,
+                           const json_t *updated, struct hf_answer *answer)
 {
-    struct hf_record rec;
-    hf_ddb_read_lock(req->name, item, &rec);
     struct hf_lease *l = &answer->lease;
-    const struct hf_grant *g = &rec.grant;
     *answer = (struct hf_answer){0};
-    memcpy(l->name, rec.name, sizeof l->name);
+    snprintf(l->name, sizeof l->name, "%s", req->name);
     snprintf(l->token, sizeof l->token, "%s", req->token);
-    l->fence = g->fence;
-    memcpy(l->owner, g->owner, sizeof l->owner);
-    memcpy(l->note, g->note, sizeof l->note);
-    l->acquired_at_ms = g->acquired_at_ms;
-    l->expires_at_ms = t->wall_ms + (g->expires_ms - t->lasting_ms - t->now_ms);
-    l->ttl_ms = g->ttl_ms;
-    l->takeover = g->took;
+    snprintf(l->owner, sizeof l->owner, "%s", req->owner ? req->owner : "");
+    snprintf(l->note, sizeof l->note, "%s", req->note ? req->note : "");
+    l->fence = hf_ddb_get_int(updated, "Fence");
+    l->acquired_at_ms = t->wall_ms;
+    l->expires_at_ms = t->wall_ms + req->ttl_ms;
+    l->ttl_ms = req->ttl_ms;
 }
 
 /* ---- extend and release --------------------------------------------------------------------- */
@@ -168,7 +166,26 @@ static json_t *extend_body(const struct hf_ddb_turn *t, const struct hf_request 
     hf_buf_puts(&u.condition, " AND ToldMs > :told");
     hf_buf_puts(&u.set, "Rev = Rev + :one");
     set_end(&u, t, req->ttl_ms);
-    return body_of(&u, req->name, true);
+    return body_of(&u, req->name, "ALL_NEW");
+}
+
+static void answer_extend(const struct hf_ddb_turn *t, const struct hf_request *req,
+                          const json_t *item, struct hf_answer *answer)
+{
+    struct hf_record rec;
+    hf_ddb_read_lock(req->name, item, &rec);
+    struct hf_lease *l = &answer->lease;
+    const struct hf_grant *g = &rec.grant;
+    *answer = (struct hf_answer){0};
+    memcpy(l->name, rec.name, sizeof l->name);
+    snprintf(l->token, sizeof l->token, "%s", req->token);
+    l->fence = g->fence;
+    memcpy(l->owner, g->owner, sizeof l->owner);
+    memcpy(l->note, g->note, sizeof l->note);
+    l->acquired_at_ms = g->acquired_at_ms;
+    l->expires_at_ms = t->wall_ms + (g->expires_ms - t->lasting_ms - t->now_ms);
+    l->ttl_ms = g->ttl_ms;
+    l->takeover = g->took;
 }
 
 static json_t *release_body(const struct hf_ddb_turn *t, const struct hf_request *req,
@@ -191,9 +208,9 @@ static json_t *release_body(const struct hf_ddb_turn *t, const struct hf_request
                               " size(EventLog) < :full");
     hf_buf_puts(&u.set,
                 "ExpiresAt = :free, Rev = Rev + :one, Released = Released + :one, EndedIds ="
-                " list_append(:ended, EndedIds), EventLog = list_append(EventLog, :event)");
+                " list_append(:ended, EndedIds), " APPEND_EVENT);
     hf_buf_puts(&u.remove, "LockID, #ttl, ExpiresMs, Note, Bound, TookOver");
-    return body_of(&u, req->name, false);
+    return body_of(&u, req->name, NULL);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------- */
@@ -244,10 +261,13 @@ int hf_ddb_try_quick(struct hf_ddb *s, const struct hf_request *req, struct hf_a
         json_decref(json);
         return 0;
     }
-    if (req->op == HF_OP_RELEASE)
-        *answer = (struct hf_answer){0};
+    const json_t *attributes = json_object_get(json, "Attributes");
+    if (req->op == HF_OP_ACQUIRE)
+        answer_acquire(&t, req, attributes, answer);
+    else if (req->op == HF_OP_EXTEND)
+        answer_extend(&t, req, attributes, answer);
     else
-        answer_lease(&t, req, json_object_get(json, "Attributes"), answer);
+        *answer = (struct hf_answer){0};
     json_decref(json);
     return 1;
 }
