@@ -24,14 +24,10 @@ static void format_seconds(int64_t at_ms, char ret[32])
     snprintf(ret, 32, "%.*sZ", HF_TIME_LEN - 5, whole);
 }
 
-void hf_ddb_set_expiry(json_t *item, int64_t expires_ms, char ret_text[32])
+int64_t hf_ddb_expiry(int64_t expires_ms, char ret_text[32])
 {
-    char text[32];
-    format_seconds(expires_ms, text);
-    if (ret_text)
-        memcpy(ret_text, text, sizeof text);
-    hf_ddb_set_text(item, "ExpiresAt", text);
-    hf_ddb_set_int(item, "TTL", (expires_ms + 999) / 1000 + REAPED_AFTER_S);
+    format_seconds(expires_ms, ret_text);
+    return (expires_ms + 999) / 1000 + REAPED_AFTER_S;
 }
 
 static const struct hf_wire_field takeover_fields[] = {
@@ -241,9 +237,10 @@ static void write_grant(struct hf_ddb_turn *t, const json_t *item, const struct 
     hf_ddb_set_text(next, "Owner", g->owner);
     format_seconds(g->acquired_at_ms, text);
     hf_ddb_set_text(next, "AcquiredAt", text);
-    hf_ddb_set_expiry(next, expires_ms, NULL);
-    if (g->execution_id[0]) /* who takes it over ends its execution: it must not just vanish */
-        json_object_del(next, "TTL");
+    int64_t reaped_s = hf_ddb_expiry(expires_ms, text);
+    hf_ddb_set_text(next, "ExpiresAt", text);
+    if (!g->execution_id[0]) /* who takes it over ends its execution: it must not just vanish */
+        hf_ddb_set_int(next, "TTL", reaped_s);
     hf_ddb_set_int(next, "ExpiresMs", expires_ms);
     hf_ddb_set_int(next, "TtlMs", g->ttl_ms);
     hf_ddb_set_int(next, "AcquiredMs", g->acquired_at_ms);

@@ -44,22 +44,13 @@ static void format(struct hf_buf *out, const struct hf_event *e, bool quick)
     hf_buf_putc(out, ']');
 }
 
-static json_t *write_one(const struct hf_event *event, bool quick)
-{
-    struct hf_buf text = HF_BUF(EVENT_MAX);
-    format(&text, event, quick);
-    json_t *entry = text.failed ? NULL : hf_ddb_text(text.data);
-    hf_buf_clear(&text);
-    return entry;
-}
-
-json_t *hf_ddb_quick_event(enum hf_event_kind kind, int64_t at_ms, const char *owner,
-                           const char *reason)
+void hf_ddb_quick_event(struct hf_buf *out, enum hf_event_kind kind, int64_t at_ms,
+                        const char *owner, const char *reason)
 {
     struct hf_event event = {.kind = kind, .at_ms = at_ms, .seq = hf_ddb_stamp(at_ms)};
     snprintf(event.owner, sizeof event.owner, "%s", owner ? owner : "");
     snprintf(event.reason, sizeof event.reason, "%s", reason ? reason : "");
-    return write_one(&event, true);
+    format(out, &event, true);
 }
 
 static enum hf_event_kind kind_of(const char *name)
@@ -147,11 +138,20 @@ int hf_ddb_read_log(const char *name, const json_t *item, struct hf_event **ret,
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
+static json_t *write_one(const struct hf_event *event)
+{
+    struct hf_buf text = HF_BUF(EVENT_MAX);
+    format(&text, event, false);
+    json_t *entry = text.failed ? NULL : hf_ddb_text(text.data);
+    hf_buf_clear(&text);
+    return entry;
+}
+
 static json_t *write_all(const struct hf_event *events, size_t n)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
-        if (json_array_append_new(list, write_one(&events[i], false)) < 0) {
+        if (json_array_append_new(list, write_one(&events[i])) < 0) {
             json_decref(list);
             return NULL;
         }
