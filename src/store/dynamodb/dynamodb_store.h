@@ -133,7 +133,8 @@ int64_t hf_ddb_first_stamp(int64_t wall_ms); /* of that millisecond */
 
 enum hf_ddb_how {
     HF_DDB_IF_SAME, /* as it was read; its Rev goes up */
-    HF_DDB_BLINDLY  /* another item's Rev says that nobody else writes it */
+    HF_DDB_BLINDLY, /* another item's Rev says that nobody else writes it */
+    HF_DDB_AHEAD    /* it says what is so already: may be written before the others, or twice */
 };
 
 struct hf_ddb_slot; /* one item that was read or is to be written */

@@ -158,27 +158,30 @@ static json_t *write_all(const struct hf_event *events, size_t n)
     return json_pack("{s:o}", "L", list);
 }
 
-/* Out of the lock's item, into two of their own. */
+/*
+ * Out of the lock's item, into two of their own. They may be written though this turn comes to nothing:
+ * under the same key is always the same, and who reads what was moved twice tells it once.
+ */
 static int move_out(struct hf_ddb_turn *t, const struct hf_event *events, size_t n,
                     struct hf_error *err)
 {
     char pk[HF_DDB_KEY_MAX], sk[HF_DDB_KEY_MAX];
-    int64_t first = events[0].seq, at_s = events[n - 1].at_ms / 1000;
+    int64_t first = events[0].seq, last = events[n - 1].seq, at_s = events[n - 1].at_ms / 1000;
     json_t *item = hf_ddb_object();
     hf_ddb_set(item, "Events", write_all(events, n));
     hf_ddb_set_text(item, "LockName", events[0].name);
     hf_ddb_set_int(item, "TTL", at_s + HF_DDB_EVENTS_KEPT_MS / 1000);
     json_t *copy = json_copy(item);
     hf_ddb_lock_pk(t->name, pk);
-    snprintf(sk, sizeof sk, "EVENTS#%016lld", (long long)first);
-    int r = hf_ddb_turn_put(t, pk, sk, item, HF_DDB_BLINDLY, err);
+    snprintf(sk, sizeof sk, "EVENTS#%016lld-%016lld", (long long)first, (long long)last);
+    int r = hf_ddb_turn_put(t, pk, sk, item, HF_DDB_AHEAD, err);
     snprintf(pk, sizeof pk, "EVENTS#%lld", (long long)(at_s / DAY_S));
-    snprintf(sk, sizeof sk, "%016lld#%s", (long long)first, t->name);
+    snprintf(sk, sizeof sk, "%016lld-%016lld#%s", (long long)first, (long long)last, t->name);
     if (r < 0) {
         json_decref(copy);
         return r;
     }
-    return hf_ddb_turn_put(t, pk, sk, copy, HF_DDB_BLINDLY, err);
+    return hf_ddb_turn_put(t, pk, sk, copy, HF_DDB_AHEAD, err);
 }
 
 int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
@@ -189,6 +192,7 @@ int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
     int r = hf_ddb_read_log(t->name, item, &events, &n, err);
     if (r < 0)
         return r;
+    size_t n_old = n;
     all = realloc(events, (n + fx->n_events + 1) * sizeof *events);
     if (!all) {
         free(events);
@@ -201,11 +205,10 @@ int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
     }
     n += fx->n_events;
     size_t full = hf_ddb_turn_size(t) > 0 ? HF_DDB_LOG_FULL_BESIDE : HF_DDB_LOG_FULL;
-    if (n >= full && !(t->s->is_plain && n < HF_DDB_LOG_FULL)) {
-        r = move_out(t, all, n, err);
-        n = 0;
-    }
-    hf_ddb_set(next, "EventLog", write_all(all, n));
+    bool moves = n_old && n >= full && !(t->s->is_plain && n < HF_DDB_LOG_FULL);
+    if (moves) /* those that have happened, whatever becomes of this turn */
+        r = move_out(t, all, n_old, err);
+    hf_ddb_set(next, "EventLog", moves ? write_all(all + n_old, n - n_old) : write_all(all, n));
     free(all);
     return r;
 }
