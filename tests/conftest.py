@@ -84,6 +84,12 @@ def built(*path):
     return found
 
 
+def is_listened_at(path):
+    """Does a server take connections at this Unix socket? It exists a moment before."""
+    with open("/proc/net/unix", encoding="utf-8", errors="replace") as sockets:
+        return any(line.split()[3] == "00010000" and line.rstrip("\n").endswith(f" {path}") for line in sockets)
+
+
 def find_holdfast():
     return os.path.abspath(os.environ.get("HOLDFAST") or os.path.join(BUILD, "holdfast"))
 
@@ -198,7 +204,7 @@ def on_http(request):
     tmp_path = request.getfixturevalue("tmp_path")
     holdfast = Holdfast(f"sqlite:{tmp_path}/store.db", tmp_path)
     served = holdfast.start("serve", "--listen", f"unix:{tmp_path}/socket", stderr=subprocess.DEVNULL)
-    poll(lambda: served.poll() is not None or os.path.exists(f"{tmp_path}/socket"))
+    poll(lambda: served.poll() is not None or is_listened_at(f"{tmp_path}/socket"))
     yield f"http://localhost?socket={tmp_path}/socket"
     holdfast.close()
 
