@@ -207,14 +207,27 @@ static void take_waiter(struct hf_etcd_txn *t, const struct hf_etcd_kv *kv, stru
     know_waiter(t, &k);
 }
 
+/* The first of those who wait for a name. */
+struct head {
+    char from[HF_ETCD_KEY_MAX], to[HF_ETCD_KEY_MAX];
+    struct hf_etcd_span span;
+};
+
+static void head_of(struct hf_etcd_txn *t, const char *name, struct head *ret)
+{
+    hf_etcd_key(t->s, ret->from, "wait/%s\1", name);
+    hf_etcd_key(t->s, ret->to, "wait/%s\2", name);
+    ret->span = (struct hf_etcd_span){.from = ret->from, .to = ret->to, .limit = HF_WINDOW};
+}
+
 static int load_head(struct hf_etcd_txn *t, struct hf_record *rec, struct hf_error *err)
 {
-    char from[HF_ETCD_KEY_MAX], to[HF_ETCD_KEY_MAX];
+    struct head head;
     struct hf_etcd_page page;
-    hf_etcd_key(t->s, from, "wait/%s\1", rec->name);
-    hf_etcd_key(t->s, to, "wait/%s\2", rec->name);
-    struct hf_etcd_span span = {.from = from, .to = to, .limit = HF_WINDOW};
-    int r = hf_etcd_range(t, &span, true, &page, err);
+    head_of(t, rec->name, &head);
+    int r = hf_etcd_take_head(t, &page, err);
+    if (r == 0)
+        r = hf_etcd_range(t, &head.span, true, &page, err);
     if (r < 0)
         return r;
     while (rec->n_head < page.n) {
@@ -303,7 +316,8 @@ static int drop_waiters(struct hf_etcd_txn *t, const char *name, const struct hf
 }
 
 /* In the same step: who is offered the lock is told through the channel of its process. */
-static int put_wakes(struct hf_etcd_txn *t, const struct hf_effects *fx, struct hf_error *err)
+static int put_wakes(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
+                     struct hf_error *err)
 {
     int r = 0;
     for (uint32_t i = 0; r >= 0 && i < fx->n_wake; i++) {
@@ -313,8 +327,39 @@ static int put_wakes(struct hf_etcd_txn *t, const struct hf_effects *fx, struct 
             continue;
         hf_lock_id_format(&fx->wake[i], hex);
         hf_etcd_key(t->s, key, "wake/%s/%s", known->channel, hex);
-        r = hf_etcd_put(t, key, "", 0, t->row.lease, err);
+        r = hf_etcd_put(t, key, name, strlen(name), t->row.lease, err);
     }
+    return r;
+}
+
+/* With what the one who is woken will find in lock/NAME, where that and alive/NAME are put now, too. */
+static int add_news(struct hf_etcd_txn *t, struct hf_etcd_kv *wake, struct hf_error *err)
+{
+    char lock[HF_ETCD_KEY_MAX], alive[HF_ETCD_KEY_MAX];
+    struct hf_buf news = HF_BUF(HF_ETCD_BODY_MAX);
+    hf_etcd_key(t->s, lock, "lock/%s", wake->value);
+    hf_etcd_key(t->s, alive, "alive/%s", wake->value);
+    const struct hf_etcd_kv *record = hf_etcd_written(t, lock);
+    if (!record || !hf_etcd_written(t, alive))
+        return 0;
+    hf_buf_printf(&news, "%s\1", wake->value);
+    hf_buf_add(&news, record->value, record->len);
+    if (news.failed)
+        return hf_fail(err, HF_NOMEM, "out of memory");
+    free(wake->value);
+    wake->value = news.data;
+    wake->len = news.len;
+    return 0;
+}
+
+int hf_etcd_finish_wakes(struct hf_etcd_txn *t, struct hf_error *err)
+{
+    char wakes[HF_ETCD_KEY_MAX];
+    int r = 0;
+    hf_etcd_key(t->s, wakes, "wake/");
+    for (size_t i = 0; r >= 0 && i < t->n; i++)
+        if (t->of[i].put && strncmp(t->of[i].kv.key, wakes, strlen(wakes)) == 0)
+            r = add_news(t, &t->of[i].kv, err);
     return r;
 }
 
@@ -393,16 +438,38 @@ static int load_execution(struct hf_etcd_txn *t, struct hf_record *rec, struct h
     return r < 0 ? r : 0;
 }
 
+/*
+ * Read what the name's record is at once, where to guess would hardly be right: the first time that this handle
+ * sees the name, and while others change it, too.
+ */
+static int look_first(struct hf_etcd_txn *t, const char *name, const char *lock, const char *alive,
+                      struct hf_error *err)
+{
+    const char *const keys[] = {lock, alive};
+    struct hf_etcd_cache *cache = t->s->cache;
+    const struct hf_etcd_kv *kv;
+    struct head head;
+    int64_t mod = 0;
+    t->has_head = false; /* of another name */
+    if (t->guesses &&
+        (!t->alone || t->told || t->tries || hf_etcd_cache_is_good(cache, lock, &mod)))
+        return 0;
+    head_of(t, name, &head);
+    int r = hf_etcd_fetch_with(t, keys, COUNT(keys), t->writing ? &head.span : NULL, err);
+    if (r >= 0 && mod && (r = hf_etcd_get(t, lock, true, &kv, err)) >= 0 && kv && kv->mod == mod)
+        hf_etcd_cache_contend(cache, lock, false);
+    return r;
+}
+
 int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                  struct hf_record *ret, struct hf_error *err)
 {
     struct hf_etcd_txn *t = hf_etcd_txn_of(store);
     char lock[HF_ETCD_KEY_MAX], alive[HF_ETCD_KEY_MAX];
-    const char *const keys[] = {lock, alive};
     const struct hf_etcd_kv *kv, *life;
     hf_etcd_key(t->s, lock, "lock/%s", name);
     hf_etcd_key(t->s, alive, "alive/%s", name);
-    int r = t->guesses ? 0 : hf_etcd_fetch(t, keys, COUNT(keys), err);
+    int r = look_first(t, name, lock, alive, err);
     if (r < 0 || (r = hf_etcd_get(t, lock, true, &kv, err)) < 0)
         return r;
     memset(ret, 0, offsetof(struct hf_record, head)); /* what is behind it is large */
@@ -424,6 +491,7 @@ int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_
         return r;
     if (!ret->n_waiters || !t->writing)
         return 0;
+    hf_etcd_cache_contend(t->s->cache, lock, true);
     if ((r = load_head(t, ret, err)) < 0 || !self)
         return r;
     return load_self(t, self, ret, err);
@@ -447,7 +515,7 @@ int hf_etcd_save(struct hf_store *store, const struct hf_record *rec, const stru
     if (r >= 0 && !is_refresh_only(rec, fx))
         r = put_record(t, rec, err);
     if (r >= 0)
-        r = put_wakes(t, fx, err);
+        r = put_wakes(t, rec->name, fx, err);
     if (r >= 0)
         r = drop_waiters(t, rec->name, fx, err);
     if (r >= 0 && fx->put_self)
