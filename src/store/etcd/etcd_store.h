@@ -9,6 +9,7 @@
  *   leases.c      etcd's leases, which carry liveness; they are used again
  *   fields.c      structs <-> JSON values, by tables
  *   records.c     a record <-> its keys
+ *   waiters.c     its queue
  *   executions.c  executions, their keys and indexes
  *   turns.c       which of them are due
  *   parking.c     those that wait for one lock
@@ -319,16 +320,19 @@ int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_
 int hf_etcd_save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                  const struct hf_effects *fx, struct hf_error *err);
 int64_t hf_etcd_next_fence(struct hf_store *store);
-int hf_etcd_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
-                  struct hf_processes *ret, struct hf_error *err);
-/* All is written: have those who are woken told what they will find. */
-int hf_etcd_finish_wakes(struct hf_etcd_txn *t, struct hf_error *err);
 /* From a value of lock/NAME, and whether alive/NAME is there. */
 void hf_etcd_take_record(const struct hf_etcd_kv *kv, bool alive, int64_t now_ms,
                          struct hf_record *ret, struct hf_etcd_row *row);
 /* Was the change with this nonce the last one of the name? */
 int hf_etcd_was_last(struct hf_etcd *s, const char *name, const char *nonce, bool *ret,
                      struct hf_error *err);
+
+/* ---- waiters.c ------------------------------------------------------------------------------ */
+
+int hf_etcd_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                  struct hf_processes *ret, struct hf_error *err);
+/* All is written: have those who are woken told what they will find. */
+int hf_etcd_finish_wakes(struct hf_etcd_txn *t, struct hf_error *err);
 
 /* ---- events.c ------------------------------------------------------------------------------- */
 

@@ -433,6 +433,26 @@ static void write_reads(const struct hf_etcd_txn *t, struct hf_buf *body)
     hf_buf_puts(body, "]}");
 }
 
+static void forget(struct hf_etcd_txn *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        hf_etcd_cache_drop(t->s->cache, t->of[i].kv.key);
+}
+
+static void learn_one(struct hf_etcd_txn *t, const struct hf_etcd_entry *e,
+                      const struct hf_etcd_page *page)
+{
+    struct hf_etcd_cache *cache = t->s->cache;
+    struct hf_etcd_kv none = {.key = e->kv.key};
+    if (!e->often) {
+        hf_etcd_cache_drop(cache, e->kv.key);
+        return;
+    }
+    hf_etcd_cache_keep(cache, page->n ? &page->of[0] : &none);
+    if (e->kv.mod && page->n && page->of[0].mod != e->kv.mod)
+        hf_etcd_cache_contend(cache, e->kv.key, true);
+}
+
 /* Somebody was faster: remember how things stand now. */
 static void learn(struct hf_etcd_txn *t, const json_t *answer)
 {
@@ -443,13 +463,11 @@ static void learn(struct hf_etcd_txn *t, const json_t *answer)
             continue;
         const json_t *one = json_array_get(responses, at++);
         struct hf_etcd_page page;
-        struct hf_etcd_kv none = {.key = t->of[i].kv.key};
-        if (hf_etcd_take_page(json_object_get(one, "response_range"), &page, NULL) < 0)
+        if (!one || hf_etcd_take_page(json_object_get(one, "response_range"), &page, NULL) < 0) {
+            forget(t);
             return;
-        if (t->of[i].often)
-            hf_etcd_cache_keep(t->s->cache, page.n ? &page.of[0] : &none);
-        if (t->of[i].often && t->of[i].kv.mod && page.n && page.of[0].mod != t->of[i].kv.mod)
-            hf_etcd_cache_contend(t->s->cache, t->of[i].kv.key, true);
+        }
+        learn_one(t, &t->of[i], &page);
         hf_etcd_page_clear(&page);
     }
 }
@@ -466,12 +484,6 @@ static void remember(struct hf_etcd_txn *t, int64_t revision)
         struct hf_etcd_kv none = {.key = e->kv.key};
         hf_etcd_cache_keep(t->s->cache, e->there ? &e->kv : &none);
     }
-}
-
-static void forget(struct hf_etcd_txn *t)
-{
-    for (size_t i = 0; i < t->n; i++)
-        hf_etcd_cache_drop(t->s->cache, t->of[i].kv.key);
 }
 
 static void forget_leases(struct hf_etcd_txn *t)
