@@ -127,6 +127,37 @@ COMMENT ON FUNCTION holdfast.wait_many IS 'acquire with a wait, many at once for
 
 -- ---- executions, many at once ---------------------------------------------------------------------
 
+-- Statements are begun and ended for some ten microseconds each part of a plan, which counts where there is only
+-- one: so what is done to many by one large statement is done to one by small ones.
+
+CREATE FUNCTION holdfast.enqueue_one(p_name text, p_workflow text, p_key text, p_once boolean, p_input bytea, p_id uuid, p_retry_of uuid, p_run_at timestamptz, p_priority integer, p_on_lost integer, p_max_attempts integer, p_backoff_ms bigint, p_concurrency integer, p_now timestamptz)
+RETURNS bigint LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    made bigint;
+BEGIN
+    PERFORM FROM (SELECT lock_id, waiters FROM holdfast.lock WHERE name = p_name ORDER BY fence DESC LIMIT 1) AS l
+      WHERE l.lock_id IS NOT NULL OR l.waiters > 0;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO holdfast.execution (run_at, created_at, priority, max_attempts, on_lost, concurrency, retry_backoff_ms, once, id,
+                                    retry_of, state, workflow, lock, key)
+    VALUES (p_run_at, p_now, p_priority, p_max_attempts, p_on_lost, p_concurrency, p_backoff_ms, p_once, p_id, p_retry_of, 'PENDING',
+            p_workflow, p_name, p_key)
+    ON CONFLICT DO NOTHING
+    RETURNING seq INTO made;
+    IF FOUND THEN
+        INSERT INTO holdfast.pending (seq, run_at, priority, concurrency, to_verify, parked, id, workflow, lock)
+        VALUES (made, p_run_at, p_priority, p_concurrency, false, false, p_id, p_workflow, p_name);
+    END IF;
+    IF made IS NOT NULL AND p_input IS NOT NULL THEN
+        INSERT INTO holdfast.execution_data (id, input) VALUES (p_id, p_input);
+    END IF;
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION holdfast.enqueue_one IS 'enqueue_many of one: its number; NULL: nothing has been done';
+
 -- Those whose lock is free, which nobody waits for, and whose key is: nothing is to be decided but their
 -- place. The lock is looked up by a subquery of its own, or a plan might join all of the table.
 CREATE FUNCTION holdfast.enqueue_many(p_names text[], p_workflows text[], p_keys text[], p_once boolean[], p_inputs bytea[], p_ids uuid[], p_retry_ofs uuid[], p_run_ats_ms bigint[], p_priorities integer[], p_on_losts integer[], p_max_attempts integer[], p_backoffs_ms bigint[], p_concurrencies integer[])
@@ -137,6 +168,17 @@ DECLARE
     now timestamptz := holdfast.clock();
 BEGIN
     PERFORM holdfast.commit_durably();
+    IF cardinality(p_names) = 1 THEN
+        made := holdfast.enqueue_one(p_names[1], p_workflows[1], p_keys[1], p_once[1], p_inputs[1], p_ids[1], p_retry_ofs[1],
+                                     coalesce(to_timestamp(nullif(p_run_ats_ms[1], 0) / 1000.0), now), p_priorities[1], p_on_losts[1],
+                                     p_max_attempts[1], p_backoffs_ms[1], p_concurrencies[1], now);
+        IF made IS NOT NULL THEN
+            i := 1;
+            now_ms := holdfast.ms(now);
+            RETURN NEXT;
+        END IF;
+        RETURN;
+    END IF;
     RETURN QUERY
     WITH a AS MATERIALIZED (
         SELECT * FROM unnest(p_names, p_workflows, p_keys, p_once, p_inputs, p_ids, p_retry_ofs, p_run_ats_ms, p_priorities, p_on_losts,
@@ -251,10 +293,74 @@ COMMENT ON COLUMN holdfast.claimed.ready     IS 'As in answer';
 COMMENT ON COLUMN holdfast.claimed.took      IS 'As in answer';
 COMMENT ON COLUMN holdfast.claimed.execution IS 'The execution, as it is now; NULL: there is only something ready';
 
+CREATE FUNCTION holdfast.claim_plainly(p_seq bigint, p_lock_id bytea, p_ttl_ms bigint, p_owner text, p_processes text, p_now timestamptz)
+RETURNS holdfast.claimed LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    until timestamptz := p_now + p_ttl_ms * interval '1 millisecond';
+    l     holdfast.lock;
+    p     holdfast.pending;
+    x     holdfast.execution;
+    ret   holdfast.claimed;
+BEGIN
+    SELECT * INTO p FROM holdfast.pending WHERE seq = p_seq;
+    SELECT * INTO l FROM holdfast.lock WHERE name = p.lock ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF l.lock_id IS NOT NULL OR l.waiters > 0 OR l.parked THEN
+        RETURN NULL;
+    ELSIF l.name IS NOT NULL THEN
+        UPDATE holdfast.lock
+           SET fence = nextval('holdfast.seq'), lock_id = p_lock_id, owner = p_owner, note = '', processes = p_processes, took = '',
+               ttl_ms = p_ttl_ms, locked_at = p_now, told_at = p_now, locked_until = until, granted = granted + 1, execution_id = p.id,
+               offered = false
+         WHERE name = l.name AND fence = l.fence
+        RETURNING fence INTO l.fence;
+    ELSE
+        INSERT INTO holdfast.name VALUES (p.lock) ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, name, lock_id, owner, note, processes, took,
+                                   execution_id)
+        VALUES (nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, p.lock, p_lock_id, p_owner, '', p_processes, '', p.id)
+        RETURNING fence INTO l.fence;
+    END IF;
+    UPDATE holdfast.execution
+       SET state = 'RUNNING', attempt = attempt + 1, fence = l.fence, owner = p_owner, started_at = p_now, finished_at = NULL,
+           spawned = spawned AND to_verify, cancel_requested = false, exit_code = NULL, reason = NULL
+     WHERE seq = p_seq
+    RETURNING * INTO x;
+    DELETE FROM holdfast.pending WHERE seq = p_seq;
+    INSERT INTO holdfast.running (seq, workflow) VALUES (p_seq, p.workflow);
+    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+    VALUES (l.fence, p_now, l.fence, 'acquired', p.lock, p_owner, NULL, '', ''),
+           (nextval('holdfast.seq'), p_now, l.fence, 'started', p.lock, p_owner, p.id, '', coalesce('key ' || x.key, ''));
+    ret.lock_id := p_lock_id;
+    ret.now_ms := holdfast.ms(p_now);
+    ret.ready := '';
+    ret.took := '';
+    ret.execution := x;
+    RETURN ret;
+END $$;
+COMMENT ON FUNCTION holdfast.claim_plainly IS 'Claim this execution, if its lock is free and nobody else waits there; NULL: it is not so, and nothing has been done';
+
+CREATE TYPE holdfast.grants AS (
+    fences  bigint[],
+    ids     uuid[],
+    tokens  bytea[],
+    crowded text[],
+    closer  bigint[]
+);
+COMMENT ON TYPE   holdfast.grants         IS 'Locks that were granted to executions';
+COMMENT ON COLUMN holdfast.grants.fences  IS 'The fence of each';
+COMMENT ON COLUMN holdfast.grants.ids     IS 'To which execution';
+COMMENT ON COLUMN holdfast.grants.tokens  IS 'With which of the tokens';
+COMMENT ON COLUMN holdfast.grants.crowded IS 'Names of locks whose other executions are to be parked';
+COMMENT ON COLUMN holdfast.grants.closer  IS 'Numbers of the executions whose lock needs a closer look';
+
 -- The first of each lock that is free, or was never asked for, is granted it. The others of it, and those whose
--- lock another has, are parked. What is not so clear is left to begin_execution.
-CREATE FUNCTION holdfast.claim_free(p_seqs bigint[], p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_now timestamptz, p_here text)
-RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
+-- lock another has, are to be parked. What is not so clear is left to begin_execution.
+CREATE FUNCTION holdfast.grant_free(p_seqs bigint[], p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_now timestamptz, p_here text)
+RETURNS holdfast.grants LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     until   timestamptz := p_now + p_ttl_ms * interval '1 millisecond';
@@ -265,17 +371,14 @@ DECLARE
     known   text[];
     free    text[];
     held    text[];
-    fences  bigint[] := '{}'; -- what was granted
-    begins  uuid[] := '{}';
-    tokens  bytea[] := '{}';
     crowds  text[];     -- free, and others are parked there
-    crowded text;
+    ret     holdfast.grants;
 BEGIN
-    SELECT array_agg(c.id ORDER BY c.at), array_agg(c.lock ORDER BY c.at), array_agg(c.nth ORDER BY c.at), array_agg(c.of ORDER BY c.at)
+    SELECT array_agg(c.id), array_agg(c.lock), array_agg(c.nth), array_agg(c.of)
       INTO ids, names, nths, ofs
       FROM (SELECT s.at, p.id, p.lock, row_number() OVER (PARTITION BY p.lock ORDER BY s.at) AS nth, count(*) OVER (PARTITION BY p.lock) AS of
               FROM unnest(p_seqs) WITH ORDINALITY AS s(seq, at)
-             CROSS JOIN LATERAL (SELECT id, lock FROM holdfast.pending WHERE pending.seq = s.seq LIMIT 1) AS p) AS c;
+             CROSS JOIN LATERAL (SELECT id, lock FROM holdfast.pending WHERE pending.seq = s.seq LIMIT 1) AS p ORDER BY s.at) AS c;
     SELECT coalesce(array_agg(l.name), '{}'), coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NULL AND l.waiters = 0), '{}'),
            coalesce(array_agg(l.name) FILTER (WHERE l.lock_id IS NOT NULL AND l.locked_until > p_now
                                                 AND holdfast.died(l.processes, l.lock_id, p_here, '{}', '{}') = false
@@ -299,7 +402,7 @@ BEGIN
             RETURNING fence, execution_id, lock_id
         )
         SELECT coalesce(array_agg(m.fence), '{}'), coalesce(array_agg(m.execution_id), '{}'), coalesce(array_agg(m.lock_id), '{}')
-          INTO fences, begins, tokens FROM made AS m;
+          INTO ret.fences, ret.ids, ret.tokens FROM made AS m;
     END IF;
     IF cardinality(free) > 0 THEN
         WITH given AS (
@@ -312,49 +415,24 @@ BEGIN
              WHERE a.nth = 1 AND a.name = ANY (free) AND l.ctid = newest.at
             RETURNING l.fence, l.execution_id, l.lock_id
         )
-        SELECT fences || array_agg(g.fence), begins || array_agg(g.execution_id), tokens || array_agg(g.lock_id)
-          INTO fences, begins, tokens FROM given AS g;
-    END IF;
-    IF cardinality(begins) > 0 THEN
-        RETURN QUERY
-        WITH begun AS MATERIALIZED (
-            UPDATE holdfast.execution AS x
-               SET state = 'RUNNING', attempt = x.attempt + 1, fence = g.fence, owner = p_owner, started_at = p_now, finished_at = NULL,
-                   spawned = x.spawned AND x.to_verify, cancel_requested = false, exit_code = NULL, reason = NULL
-              FROM unnest(fences, begins, tokens) AS g(fence, id, lock_id)
-             CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.id LIMIT 1) AS its
-             WHERE x.ctid = its.at
-            RETURNING g.lock_id, x.seq, x.workflow, x.fence, x.lock, x.id, x.key, x
-        ), gone AS (
-            DELETE FROM holdfast.pending
-             WHERE ctid = ANY (ARRAY(SELECT p.at FROM begun AS b
-                                      CROSS JOIN LATERAL (SELECT ctid AS at FROM holdfast.pending WHERE pending.seq = b.seq LIMIT 1) AS p))
-        ), runs AS (
-            INSERT INTO holdfast.running (seq, workflow) SELECT b.seq, b.workflow FROM begun AS b
-        ), told AS (
-            INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
-            SELECT CASE k.kind WHEN 'acquired' THEN b.fence ELSE nextval('holdfast.seq') END, p_now, b.fence, k.kind, b.lock, p_owner,
-                   CASE k.kind WHEN 'started' THEN b.id END, '', CASE k.kind WHEN 'started' THEN coalesce('key ' || b.key, '') ELSE '' END
-              FROM begun AS b CROSS JOIN (VALUES ('acquired'), ('started')) AS k(kind)
-        )
-        SELECT b.lock_id, holdfast.ms(p_now), '', '', b.x FROM begun AS b;
+        SELECT ret.fences || array_agg(g.fence), ret.ids || array_agg(g.execution_id), ret.tokens || array_agg(g.lock_id)
+          INTO ret.fences, ret.ids, ret.tokens FROM given AS g;
     END IF;
     IF cardinality(held) > 0 OR cardinality(crowds) > 0 OR 2 = ANY (nths) THEN
         UPDATE holdfast.lock AS l SET parked = true
           FROM unnest(held) AS a(name)
          CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name ORDER BY m.fence DESC LIMIT 1) AS newest
          WHERE l.ctid = newest.at AND NOT l.parked;
-        FOR crowded IN SELECT a.name FROM unnest(names, ids, nths, ofs) AS a(name, id, nth, of)
-                        WHERE a.nth = 1 AND (a.name = ANY (held) OR a.name = ANY (crowds) OR a.of > 1 AND a.id = ANY (begins)) LOOP
-            PERFORM holdfast.park_due(crowded, p_now);
-        END LOOP;
+        ret.crowded := ARRAY(SELECT a.name FROM unnest(names, ids, nths, ofs) AS a(name, id, nth, of)
+                              WHERE a.nth = 1 AND (a.name = ANY (held) OR a.name = ANY (crowds) OR a.of > 1 AND a.id = ANY (ret.ids)));
     END IF;
     IF cardinality(known) > cardinality(free) + cardinality(held) THEN
-        RETURN QUERY SELECT NULL::bytea, holdfast.ms(p_now), '', '', holdfast.execution_of(a.id) FROM unnest(names, ids) AS a(name, id)
-                      WHERE a.name = ANY (known) AND a.name <> ALL (free) AND a.name <> ALL (held);
+        ret.closer := ARRAY(SELECT a.seq FROM unnest(p_seqs, names) AS a(seq, name)
+                             WHERE a.name = ANY (known) AND a.name <> ALL (free) AND a.name <> ALL (held));
     END IF;
+    RETURN ret;
 END $$;
-COMMENT ON FUNCTION holdfast.claim_free IS 'Claim those of these executions whose lock is free; those of a lock that needs a closer look are answered without a token';
+COMMENT ON FUNCTION holdfast.grant_free IS 'Grant to these executions those of their locks that are free';
 
 CREATE FUNCTION holdfast.is_hopeless(x holdfast.execution) RETURNS boolean LANGUAGE plpgsql VOLATILE
 AS $$
@@ -393,22 +471,23 @@ COMMENT ON FUNCTION holdfast.claimed_before IS 'What was claimed with these toke
 
 CREATE FUNCTION holdfast.claim(p_workflows text[], p_verifies boolean, p_max integer, p_lock_ids bytea[], p_ttl_ms bigint, p_owner text, p_processes text, p_again boolean, p_here text)
 RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
 AS $$
 DECLARE
     now     timestamptz := holdfast.clock();
     wanted  integer := p_max;
     asked   integer;
-    limited boolean;
+    got     integer;
+    limited boolean := false;
     unused  bytea[] := p_lock_ids;
     passed  bigint[] := '{}';
-    groups  holdfast.workgroup[];
-    used    bytea[] := '{}';
+    groups  holdfast.workgroup[] := '{}';
     seqs    bigint[];
     closer  bigint[];
     next    bigint;
+    grants  holdfast.grants;
     c       holdfast.claimed;
-    x       holdfast.execution;
+    taken   holdfast.execution;
 BEGIN
     IF p_again THEN
         RETURN QUERY SELECT * FROM holdfast.claimed_before(p_lock_ids);
@@ -417,8 +496,10 @@ BEGIN
         END IF;
     END IF;
     PERFORM holdfast.commit_durably();
-    groups := ARRAY(SELECT g FROM holdfast.workgroups(p_workflows) AS g WHERE p_verifies OR NOT g.to_verify);
-    limited := cardinality(groups) > 0 AND EXISTS (SELECT FROM unnest(groups) WHERE concurrency > 0);
+    IF p_workflows IS NOT NULL OR EXISTS (SELECT FROM holdfast.pending WHERE NOT parked AND (concurrency > 0 OR to_verify)) THEN
+        groups := ARRAY(SELECT g FROM holdfast.workgroups(p_workflows) AS g WHERE p_verifies OR NOT g.to_verify);
+        limited := EXISTS (SELECT FROM unnest(groups) WHERE concurrency > 0);
+    END IF;
     IF limited THEN -- all that this may concern, in their order and before any row: two claims never wait crosswise
         PERFORM holdfast.limit_workflow(g.workflow, 1) FROM (SELECT DISTINCT workflow FROM unnest(groups) WHERE concurrency > 0 ORDER BY workflow) AS g;
     END IF;
@@ -431,23 +512,51 @@ BEGIN
         IF limited AND EXISTS (SELECT FROM holdfast.pending WHERE seq = ANY (seqs) AND concurrency > 0) THEN
             closer := seqs; -- whether each may run depends on those before it
         ELSE
-            closer := '{}';
-            FOR c IN SELECT * FROM holdfast.claim_free(seqs, unused, p_ttl_ms, p_owner, p_processes, now, p_here) LOOP
-                IF c.lock_id IS NULL THEN
-                    closer := closer || (c.execution).seq;
-                ELSE
-                    wanted := wanted - 1;
-                    used := used || c.lock_id;
+            IF cardinality(seqs) = 1 THEN
+                c := holdfast.claim_plainly(seqs[1], unused[1], p_ttl_ms, p_owner, p_processes, now);
+                IF c.lock_id IS NOT NULL THEN
                     RETURN NEXT c;
+                    RETURN;
                 END IF;
-            END LOOP;
+            END IF;
+            grants := holdfast.grant_free(seqs, unused, p_ttl_ms, p_owner, p_processes, now, p_here);
+            RETURN QUERY
+            WITH begun AS MATERIALIZED (
+                UPDATE holdfast.execution AS x
+                   SET state = 'RUNNING', attempt = x.attempt + 1, fence = g.fence, owner = p_owner, started_at = now, finished_at = NULL,
+                       spawned = x.spawned AND x.to_verify, cancel_requested = false, exit_code = NULL, reason = NULL
+                  FROM unnest(grants.fences, grants.ids, grants.tokens) AS g(fence, id, lock_id)
+                 CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.id LIMIT 1) AS its
+                 WHERE x.ctid = its.at
+                RETURNING g.lock_id, x.seq, x.workflow, x.fence, x.lock, x.id, x.key, x
+            ), gone AS (
+                DELETE FROM holdfast.pending
+                 WHERE ctid = ANY (ARRAY(SELECT p.at FROM begun AS b
+                                          CROSS JOIN LATERAL (SELECT ctid AS at FROM holdfast.pending WHERE pending.seq = b.seq LIMIT 1) AS p))
+            ), runs AS (
+                INSERT INTO holdfast.running (seq, workflow) SELECT b.seq, b.workflow FROM begun AS b
+            ), told AS (
+                INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+                SELECT b.fence, now, b.fence, 'acquired', b.lock, p_owner, NULL, '', '' FROM begun AS b
+                UNION ALL
+                SELECT nextval('holdfast.seq'), now, b.fence, 'started', b.lock, p_owner, b.id, '', coalesce('key ' || b.key, '')
+                  FROM begun AS b
+            )
+            SELECT b.lock_id, holdfast.ms(now), '', '', b.x FROM begun AS b;
+            GET DIAGNOSTICS got = ROW_COUNT;
+            wanted := wanted - got;
+            IF cardinality(grants.crowded) > 0 THEN
+                PERFORM holdfast.park_due(a.name, now) FROM unnest(grants.crowded) AS a(name);
+            END IF;
             EXIT WHEN wanted = 0;
-            unused := ARRAY(SELECT a.id FROM unnest(unused) WITH ORDINALITY AS a(id, at) WHERE a.id <> ALL (used) ORDER BY a.at);
+            unused := ARRAY(SELECT a.id FROM unnest(unused) WITH ORDINALITY AS a(id, at)
+                             WHERE (a.id = ANY (grants.tokens)) IS NOT TRUE ORDER BY a.at);
+            closer := coalesce(grants.closer, '{}');
         END IF;
         FOREACH next IN ARRAY closer LOOP
-            x := holdfast.execution_at(next);
-            CONTINUE WHEN holdfast.is_hopeless(x);
-            c := holdfast.claim_one(x, unused[1], p_ttl_ms, p_owner, p_processes, p_verifies, p_here);
+            taken := holdfast.execution_at(next);
+            CONTINUE WHEN holdfast.is_hopeless(taken);
+            c := holdfast.claim_one(taken, unused[1], p_ttl_ms, p_owner, p_processes, p_verifies, p_here);
             wanted := wanted - ((c.execution).id IS NOT NULL)::integer;
             unused := array_remove(unused, c.lock_id);
             IF (c.execution).id IS NOT NULL OR c.ready <> '' THEN
@@ -466,37 +575,47 @@ COMMENT ON FUNCTION holdfast.claim IS 'Claim at most so many of what due() would
 
 -- ---- while they run, and their end
 
+-- First the locks, and then the executions, by a statement of their own: it sees what those did whom the first one
+-- had to wait for. A row that has changed since a statement began is not found where it lay.
+
 -- All that is needed is that each lease is the asker''s and not over, and its execution runs. An event that the
 -- lease lives is due rarely enough to be left to extend().
 CREATE FUNCTION holdfast.extend_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_ttls_ms bigint[], p_spawned boolean[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, lease holdfast.answer) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
 AS $$
 DECLARE
-    now timestamptz := holdfast.clock();
+    now   timestamptz := holdfast.clock();
+    which bigint[];
 BEGIN
     PERFORM holdfast.commit_durably();
-    RETURN QUERY
-    WITH a AS MATERIALIZED (
-        SELECT * FROM unnest(p_names, p_lock_ids, p_fences, p_ttls_ms, p_spawned, p_has_output, p_heads, p_skipped, p_tails)
-             WITH ORDINALITY AS a(name, lock_id, fence, ttl_ms, spawned, has_output, head, skipped, tail, i)
-    ), renewed AS MATERIALIZED (
+    WITH renewed AS (
         UPDATE holdfast.lock AS l
            SET ttl_ms = coalesce(nullif(a.ttl_ms, 0), l.ttl_ms), offered = false,
                locked_until = now + coalesce(nullif(a.ttl_ms, 0), l.ttl_ms) * interval '1 millisecond'
-          FROM a CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS mine
+          FROM unnest(p_names, p_lock_ids, p_fences, p_ttls_ms) WITH ORDINALITY AS a(name, lock_id, fence, ttl_ms, i)
+         CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS mine
          WHERE l.ctid = mine.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.locked_until > holdfast.clock()
            AND l.told_at > now - interval '5 minutes'
            AND (l.execution_id IS NULL OR (SELECT x.state FROM holdfast.execution AS x WHERE x.id = l.execution_id) = 'RUNNING')
-        RETURNING a.i, a.spawned, a.has_output, a.head, a.skipped, a.tail, l.execution_id, l
+        RETURNING a.i
+    )
+    SELECT array_agg(r.i) INTO which FROM renewed AS r;
+    RETURN QUERY
+    WITH mine AS MATERIALIZED (
+        SELECT a.*, (its.l).execution_id, its.l
+          FROM unnest(p_names, p_fences, p_spawned, p_has_output, p_heads, p_skipped, p_tails)
+               WITH ORDINALITY AS a(name, fence, spawned, has_output, head, skipped, tail, i)
+         CROSS JOIN LATERAL (SELECT m AS l FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS its
+         WHERE a.i = ANY (which)
     ), spawns AS MATERIALIZED (
         UPDATE holdfast.execution AS x SET spawned = true, to_verify = false, spent = x.spent + 1
-          FROM renewed AS r CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = r.execution_id LIMIT 1) AS its
+          FROM mine AS r CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = r.execution_id LIMIT 1) AS its
          WHERE r.spawned AND x.ctid = its.at AND x.state = 'RUNNING' AND (NOT x.spawned OR x.to_verify) AND NOT x.cancel_requested
         RETURNING r.i, r.l, x
     ), printed AS (
         INSERT INTO holdfast.execution_data (id, output_head, output_skipped, output_tail)
-        SELECT r.execution_id, r.head, r.skipped, r.tail FROM renewed AS r WHERE r.has_output AND r.execution_id IS NOT NULL
+        SELECT r.execution_id, r.head, r.skipped, r.tail FROM mine AS r WHERE r.has_output AND r.execution_id IS NOT NULL
         ON CONFLICT (id) DO UPDATE
            SET output_head = excluded.output_head, output_skipped = excluded.output_skipped, output_tail = excluded.output_tail
     )
@@ -504,7 +623,7 @@ BEGIN
     UNION ALL
     SELECT r.i, holdfast.answer_with(holdfast.answer_of(r.l, now, 0, false),
                                      CASE WHEN r.execution_id IS NOT NULL THEN holdfast.execution_of(r.execution_id) END)
-      FROM renewed AS r WHERE (r.i IN (SELECT s.i FROM spawns AS s)) IS NOT TRUE;
+      FROM mine AS r WHERE (r.i IN (SELECT s.i FROM spawns AS s)) IS NOT TRUE;
 END $$;
 COMMENT ON FUNCTION holdfast.extend_many IS 'Renew those of many leases that are the asker''s, with news of their executions as in extend_execution: which (from 1), and its answer. Sort by name, each name once';
 
@@ -516,37 +635,110 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it';
 
+CREATE FUNCTION holdfast.end_story(p_outcome integer, p_has_exit_code boolean, p_exit_code integer, p_reason text) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN p_outcome = 1 THEN 'succeeded'
+                WHEN p_outcome = 2 AND p_reason = '' AND p_has_exit_code THEN 'failed with exit code ' || p_exit_code
+                WHEN p_outcome = 2 AND p_reason = '' THEN 'failed'
+                ELSE p_reason
+           END
+$$;
+COMMENT ON FUNCTION holdfast.end_story IS 'How an execution ended, as events say it';
+
 -- Nobody waits for the lock, nothing is parked there, and it is not to be retried or given up.
-CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
-RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+CREATE FUNCTION holdfast.finish_one(p_name text, p_lock_id bytea, p_fence bigint, p_outcome integer, p_has_exit_code boolean, p_exit_code integer, p_reason text, p_now timestamptz)
+RETURNS holdfast.execution LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    now timestamptz := holdfast.clock();
+    whose uuid;
+    l     record;
+    x     holdfast.execution;
+BEGIN
+    SELECT its.id INTO whose
+      FROM (SELECT execution_id FROM holdfast.lock WHERE name = p_name AND fence = p_fence LIMIT 1) AS mine
+     CROSS JOIN LATERAL (SELECT * FROM holdfast.execution AS e WHERE e.id = mine.execution_id LIMIT 1) AS its
+     WHERE its.state = 'RUNNING' AND its.concurrency = 0 AND NOT (p_outcome = 2 AND its.retry_backoff_ms > 0);
+    UPDATE holdfast.lock
+       SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = released + 1,
+           ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
+     WHERE name = p_name AND fence = p_fence AND lock_id = p_lock_id AND waiters = 0 AND NOT parked AND p_outcome < 4
+       AND locked_until > holdfast.clock() AND execution_id = whose
+    RETURNING owner, locked_at INTO l;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    UPDATE holdfast.execution
+       SET state = CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END, finished_at = p_now,
+           exit_code = CASE WHEN p_has_exit_code THEN p_exit_code END, reason = p_reason,
+           spent = spent + (p_outcome = 2 AND NOT spawned)::integer, frees_key = once AND p_outcome <> 1
+     WHERE id = whose
+    RETURNING * INTO x;
+    DELETE FROM holdfast.running WHERE workflow = x.workflow AND seq = x.seq;
+    INSERT INTO holdfast.ended (finished_at, seq, once, workflow) VALUES (p_now, x.seq, x.once, x.workflow);
+    INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+    VALUES (nextval('holdfast.seq'), p_now, p_fence, 'finished', p_name, l.owner, whose,
+            holdfast.end_story(p_outcome, p_has_exit_code, p_exit_code, p_reason),
+            'held for ' || holdfast.ms(p_now) - holdfast.ms(l.locked_at) || ' ms');
+    RETURN x;
+END $$;
+COMMENT ON FUNCTION holdfast.finish_one IS 'finish_many of one, without its output: the execution; NULL: nothing has been done';
+
+CREATE FUNCTION holdfast.finish_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_outcomes integer[], p_has_exit_code boolean[], p_exit_codes integer[], p_reasons text[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
+RETURNS TABLE (i bigint, ended holdfast.execution) LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
+AS $$
+DECLARE
+    now      timestamptz := holdfast.clock();
+    which    bigint[]; -- were given back
+    ids      uuid[];
+    outcomes integer[];
+    codes    integer[];
+    reasons  text[];
 BEGIN
     PERFORM holdfast.commit_durably();
-    RETURN QUERY
-    WITH a AS MATERIALIZED (
-        SELECT a.*, CASE a.outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END AS state
-          FROM unnest(p_names, p_lock_ids, p_fences, p_outcomes, p_has_exit_code, p_exit_codes, p_reasons, p_has_output, p_heads, p_skipped, p_tails)
-               WITH ORDINALITY AS a(name, lock_id, fence, outcome, has_exit_code, exit_code, reason, has_output, head, skipped, tail, i)
-    ), given AS MATERIALIZED (
+    IF cardinality(p_names) = 1 THEN
+        ended := holdfast.finish_one(p_names[1], p_lock_ids[1], p_fences[1], p_outcomes[1], p_has_exit_code[1], p_exit_codes[1], p_reasons[1], now);
+        IF ended.id IS NOT NULL THEN
+            IF p_has_output[1] THEN
+                PERFORM holdfast.keep_output(ended.id, p_heads[1], p_skipped[1], p_tails[1]);
+            END IF;
+            i := 1;
+            RETURN NEXT;
+        END IF;
+        RETURN;
+    END IF;
+    WITH given AS (
         UPDATE holdfast.lock AS l
            SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = l.released + 1,
                ended = substr(decode('01', 'hex') || a.lock_id || l.ended, 1, 136)
-          FROM a CROSS JOIN LATERAL (SELECT m.ctid AS at, m.execution_id FROM holdfast.lock AS m
-                                      WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS before
+          FROM unnest(p_names, p_lock_ids, p_fences, p_outcomes, p_has_exit_code, p_exit_codes, p_reasons)
+               WITH ORDINALITY AS a(name, lock_id, fence, outcome, has_exit_code, exit_code, reason, i)
+         CROSS JOIN LATERAL (SELECT m.ctid AS at, m.execution_id FROM holdfast.lock AS m
+                              WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS before
          WHERE l.ctid = before.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.waiters = 0 AND NOT l.parked
            AND a.outcome < 4
            AND l.locked_until > holdfast.clock() AND l.execution_id = before.execution_id
            AND (SELECT x.state = 'RUNNING' AND x.concurrency = 0 AND NOT (a.outcome = 2 AND x.retry_backoff_ms > 0)
                   FROM holdfast.execution AS x WHERE x.id = before.execution_id)
         RETURNING a.*, l.owner, l.locked_at, before.execution_id
-    ), over AS MATERIALIZED (
+    ), told AS (
+        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
+        SELECT nextval('holdfast.seq'), now, g.fence, 'finished', g.name, g.owner, g.execution_id,
+               holdfast.end_story(g.outcome, g.has_exit_code, g.exit_code, g.reason),
+               'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms'
+          FROM given AS g
+    )
+    SELECT array_agg(g.i), array_agg(g.execution_id), array_agg(g.outcome), array_agg(CASE WHEN g.has_exit_code THEN g.exit_code END),
+           array_agg(g.reason)
+      INTO which, ids, outcomes, codes, reasons FROM given AS g;
+    RETURN QUERY
+    WITH over AS MATERIALIZED (
         UPDATE holdfast.execution AS x
-           SET state = g.state, finished_at = now, exit_code = CASE WHEN g.has_exit_code THEN g.exit_code END, reason = g.reason,
-               spent = x.spent + (g.outcome = 2 AND NOT x.spawned)::integer, frees_key = x.once AND g.outcome <> 1
-          FROM given AS g CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.execution_id LIMIT 1) AS its
+           SET state = CASE g.outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END, finished_at = now,
+               exit_code = g.exit_code, reason = g.reason, spent = x.spent + (g.outcome = 2 AND NOT x.spawned)::integer,
+               frees_key = x.once AND g.outcome <> 1
+          FROM unnest(which, ids, outcomes, codes, reasons) AS g(i, id, outcome, exit_code, reason)
+         CROSS JOIN LATERAL (SELECT e.ctid AS at FROM holdfast.execution AS e WHERE e.id = g.id LIMIT 1) AS its
          WHERE x.ctid = its.at
         RETURNING g.i, x.seq, x.workflow, x.once, x
     ), gone AS (
@@ -556,21 +748,12 @@ BEGIN
                                                        WHERE running.workflow = o.workflow AND running.seq = o.seq LIMIT 1) AS r))
     ), kept AS (
         INSERT INTO holdfast.ended (finished_at, seq, once, workflow) SELECT now, o.seq, o.once, o.workflow FROM over AS o
-    ), told AS (
-        INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
-        SELECT nextval('holdfast.seq'), now, g.fence, 'finished', g.name, g.owner, g.execution_id,
-               CASE WHEN g.outcome = 1 THEN 'succeeded'
-                    WHEN g.outcome = 2 AND g.reason = '' AND g.has_exit_code THEN 'failed with exit code ' || g.exit_code
-                    WHEN g.outcome = 2 AND g.reason = '' THEN 'failed'
-                    ELSE g.reason END,
-               'held for ' || holdfast.ms(now) - holdfast.ms(g.locked_at) || ' ms'
-          FROM given AS g
-    ), printed AS (
-        INSERT INTO holdfast.execution_data (id, output_head, output_skipped, output_tail)
-        SELECT g.execution_id, g.head, g.skipped, g.tail FROM given AS g WHERE g.has_output
-        ON CONFLICT (id) DO UPDATE
-           SET output_head = excluded.output_head, output_skipped = excluded.output_skipped, output_tail = excluded.output_tail
     )
     SELECT o.i, o.x FROM over AS o;
+    IF true = ANY (p_has_output) THEN
+        PERFORM holdfast.keep_output(ids[array_position(which, a.i)], a.head, a.skipped, a.tail)
+           FROM unnest(p_has_output, p_heads, p_skipped, p_tails) WITH ORDINALITY AS a(has_output, head, skipped, tail, i)
+          WHERE a.has_output AND a.i = ANY (which);
+    END IF;
 END $$;
 COMMENT ON FUNCTION holdfast.finish_many IS 'Give back those of many leases that are the asker''s, with the end of their executions as in finish_execution: which (from 1), and the execution. Sort by name, each name once';
