@@ -214,8 +214,8 @@ DECLARE
     rank integer;
     ret  bigint[] := '{}';
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.pending
-     WHERE NOT parked AND concurrency = 0 AND NOT to_verify;
+    SELECT priority INTO rank FROM holdfast.pending
+     WHERE NOT parked AND concurrency = 0 AND NOT to_verify ORDER BY priority DESC LIMIT 1;
     WHILE rank IS NOT NULL LOOP
         ret := ret || ARRAY(SELECT seq FROM holdfast.pending
                              WHERE NOT parked AND concurrency = 0 AND NOT to_verify AND priority = rank AND run_at <= p_now
@@ -235,8 +235,8 @@ DECLARE
     rank integer;
     ret  bigint[] := '{}';
 BEGIN
-    SELECT max(priority) INTO rank FROM holdfast.pending
-     WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify;
+    SELECT priority INTO rank FROM holdfast.pending
+     WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency AND to_verify = g.to_verify ORDER BY priority DESC LIMIT 1;
     WHILE rank IS NOT NULL LOOP
         ret := ret || ARRAY(SELECT seq FROM holdfast.pending
                              WHERE NOT parked AND workflow = g.workflow AND concurrency = g.concurrency
@@ -578,8 +578,39 @@ COMMENT ON FUNCTION holdfast.claim IS 'Claim at most so many of what due() would
 -- First the locks, and then the executions, by a statement of their own: it sees what those did whom the first one
 -- had to wait for. A row that has changed since a statement began is not found where it lay.
 
--- All that is needed is that each lease is the asker''s and not over, and its execution runs. An event that the
+-- All that is needed is that each lease is the asker's and not over, and its execution runs. An event that the
 -- lease lives is due rarely enough to be left to extend().
+CREATE FUNCTION holdfast.extend_one(p_name text, p_lock_id bytea, p_fence bigint, p_ttl_ms bigint, p_spawned boolean, p_now timestamptz)
+RETURNS holdfast.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    l holdfast.lock;
+    x holdfast.execution;
+BEGIN
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name AND fence = p_fence FOR NO KEY UPDATE;
+    IF (l.lock_id = p_lock_id AND l.locked_until > holdfast.clock() AND l.told_at > p_now - interval '5 minutes') IS NOT TRUE THEN
+        RETURN NULL;
+    END IF;
+    IF p_spawned THEN
+        UPDATE holdfast.execution SET spawned = true, to_verify = false, spent = spent + 1
+         WHERE id = l.execution_id AND state = 'RUNNING' AND (NOT spawned OR to_verify) AND NOT cancel_requested
+        RETURNING * INTO x;
+    END IF;
+    IF l.execution_id IS NOT NULL AND x.id IS NULL THEN
+        x := holdfast.execution_of(l.execution_id);
+        IF x.state IS DISTINCT FROM 'RUNNING' THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    UPDATE holdfast.lock
+       SET ttl_ms = coalesce(nullif(p_ttl_ms, 0), ttl_ms), offered = false,
+           locked_until = p_now + coalesce(nullif(p_ttl_ms, 0), ttl_ms) * interval '1 millisecond'
+     WHERE name = p_name AND fence = p_fence
+    RETURNING * INTO l;
+    RETURN holdfast.answer_with(holdfast.answer_of(l, p_now, 0, false), x);
+END $$;
+COMMENT ON FUNCTION holdfast.extend_one IS 'extend_many of one, without its output; NULL: nothing has been done';
+
 CREATE FUNCTION holdfast.extend_many(p_names text[], p_lock_ids bytea[], p_fences bigint[], p_ttls_ms bigint[], p_spawned boolean[], p_has_output boolean[], p_heads bytea[], p_skipped bigint[], p_tails bytea[])
 RETURNS TABLE (i bigint, lease holdfast.answer) LANGUAGE plpgsql VOLATILE
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
@@ -589,6 +620,17 @@ DECLARE
     which bigint[];
 BEGIN
     PERFORM holdfast.commit_durably();
+    IF cardinality(p_names) = 1 THEN
+        lease := holdfast.extend_one(p_names[1], p_lock_ids[1], p_fences[1], p_ttls_ms[1], p_spawned[1], now);
+        IF lease.code IS NOT NULL THEN
+            IF p_has_output[1] AND lease.execution_id <> '' THEN
+                PERFORM holdfast.keep_output(lease.execution_id::uuid, p_heads[1], p_skipped[1], p_tails[1]);
+            END IF;
+            i := 1;
+            RETURN NEXT;
+        END IF;
+        RETURN;
+    END IF;
     WITH renewed AS (
         UPDATE holdfast.lock AS l
            SET ttl_ms = coalesce(nullif(a.ttl_ms, 0), l.ttl_ms), offered = false,
@@ -635,7 +677,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.answer_with IS 'An answer with this execution in it';
 
-CREATE FUNCTION holdfast.end_story(p_outcome integer, p_has_exit_code boolean, p_exit_code integer, p_reason text) RETURNS text LANGUAGE sql IMMUTABLE
+CREATE FUNCTION holdfast.end_story(p_outcome integer, p_has_exit_code boolean, p_exit_code integer, p_reason text) RETURNS text LANGUAGE sql STABLE
 AS $$
     SELECT CASE WHEN p_outcome = 1 THEN 'succeeded'
                 WHEN p_outcome = 2 AND p_reason = '' AND p_has_exit_code THEN 'failed with exit code ' || p_exit_code
@@ -650,33 +692,30 @@ CREATE FUNCTION holdfast.finish_one(p_name text, p_lock_id bytea, p_fence bigint
 RETURNS holdfast.execution LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    whose uuid;
-    l     record;
-    x     holdfast.execution;
+    l holdfast.lock;
+    x holdfast.execution;
 BEGIN
-    SELECT its.id INTO whose
-      FROM (SELECT execution_id FROM holdfast.lock WHERE name = p_name AND fence = p_fence LIMIT 1) AS mine
-     CROSS JOIN LATERAL (SELECT * FROM holdfast.execution AS e WHERE e.id = mine.execution_id LIMIT 1) AS its
-     WHERE its.state = 'RUNNING' AND its.concurrency = 0 AND NOT (p_outcome = 2 AND its.retry_backoff_ms > 0);
-    UPDATE holdfast.lock
-       SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = released + 1,
-           ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
-     WHERE name = p_name AND fence = p_fence AND lock_id = p_lock_id AND waiters = 0 AND NOT parked AND p_outcome < 4
-       AND locked_until > holdfast.clock() AND execution_id = whose
-    RETURNING owner, locked_at INTO l;
-    IF NOT FOUND THEN
+    SELECT * INTO l FROM holdfast.lock WHERE name = p_name AND fence = p_fence FOR NO KEY UPDATE;
+    IF (l.lock_id = p_lock_id AND l.waiters = 0 AND NOT l.parked AND p_outcome < 4 AND l.locked_until > holdfast.clock()) IS NOT TRUE THEN
         RETURN NULL;
     END IF;
     UPDATE holdfast.execution
        SET state = CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END, finished_at = p_now,
            exit_code = CASE WHEN p_has_exit_code THEN p_exit_code END, reason = p_reason,
            spent = spent + (p_outcome = 2 AND NOT spawned)::integer, frees_key = once AND p_outcome <> 1
-     WHERE id = whose
+     WHERE id = l.execution_id AND state = 'RUNNING' AND concurrency = 0 AND NOT (p_outcome = 2 AND retry_backoff_ms > 0)
     RETURNING * INTO x;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    UPDATE holdfast.lock
+       SET lock_id = NULL, locked_until = NULL, offered = false, execution_id = NULL, released = released + 1,
+           ended = substr(decode('01', 'hex') || p_lock_id || ended, 1, 136)
+     WHERE name = p_name AND fence = p_fence;
     DELETE FROM holdfast.running WHERE workflow = x.workflow AND seq = x.seq;
     INSERT INTO holdfast.ended (finished_at, seq, once, workflow) VALUES (p_now, x.seq, x.once, x.workflow);
     INSERT INTO holdfast.event (seq, at, fence, kind, name, owner, execution_id, reason, detail)
-    VALUES (nextval('holdfast.seq'), p_now, p_fence, 'finished', p_name, l.owner, whose,
+    VALUES (nextval('holdfast.seq'), p_now, p_fence, 'finished', p_name, l.owner, x.id,
             holdfast.end_story(p_outcome, p_has_exit_code, p_exit_code, p_reason),
             'held for ' || holdfast.ms(p_now) - holdfast.ms(l.locked_at) || ' ms');
     RETURN x;
