@@ -1,5 +1,4 @@
 """HTTP itself: connections that stay, bodies in pieces, clients that are old, slow, or gone; TLS."""
-import http.client
 import json
 import os
 import socket
@@ -9,7 +8,7 @@ import time
 
 import pytest
 
-from api_helpers import Service, api, make_service, run_tool, service  # noqa: F401
+from api_helpers import Service, api, make_certificate, make_service, run_tool, service  # noqa: F401
 from conftest import PATIENCE_S, poll
 
 
@@ -235,10 +234,7 @@ def test_pipelined_requests_leave_the_others_their_turn(service):
 
 @pytest.fixture
 def tls(api, tmp_path):
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    made = run_tool("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
-                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-    assert made.returncode == 0, made.stderr
+    cert, key = make_certificate(tmp_path, "localhost")
     service = Service(api, "--tls-cert", cert, "--tls-key", key)
     service.cert, service.key = cert, key
     return service
