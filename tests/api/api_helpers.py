@@ -104,12 +104,14 @@ class Service:
             arguments += ["--listen", self.listen]
         self.process = self.hf.start(*arguments, env=self.env)
         self.log = []
-        threading.Thread(target=self.read_log, args=(self.process.stderr,), daemon=True).start()
+        self.reader = threading.Thread(target=self.read_log, args=(self.process.stderr,), daemon=True)
+        self.reader.start()
         self.port = None
-        if self.listen and self.listen.startswith("127."):
+        if self.listen:
             line = poll(lambda: self.process.poll() is not None or self.logged("listening"))
             assert line is not True, "".join(self.log)
-            self.port = int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
+            if self.listen.startswith("127."):
+                self.port = int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
 
     def read_log(self, pipe):
         try:
@@ -162,8 +164,10 @@ class Service:
         return Later(lambda: self.ask(*args, **options))
 
     def stop(self):
+        """It ends as it should; from then on its log is whole."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=PATIENCE_S) == 0, "".join(self.log)
+        self.reader.join(PATIENCE_S)
 
     def memory_kib(self):
         with open(f"/proc/{self.process.pid}/status") as status:

@@ -286,9 +286,11 @@ def test_who_speaks_no_tls_is_closed(tls):
         assert read_answer(s)[0] == 200
 
 
-def test_a_key_that_does_not_fit(api, tls, tmp_path):
+@pytest.mark.parametrize("kind", [["genrsa", "2048"], ["ecparam", "-name", "prime256v1", "-genkey", "-noout"]], ids=["rsa", "ec"])
+def test_a_key_that_does_not_fit(api, tls, tmp_path, kind):
     other = str(tmp_path / "other.pem")
-    assert run_tool("openssl", "genrsa", "-out", other, "2048").returncode == 0
+    with open(other, "w") as key:  # the certificate's is another one of kind "ec"
+        key.write(run_tool("openssl", *kind).stdout)
     done = api("serve", "--listen", "127.0.0.1:0", "--tls-cert", tls.cert, "--tls-key", other)
     assert done.returncode == 65 and "belong together" in done.stderr
     done = api("serve", "--listen", "127.0.0.1:0", "--tls-cert", "/nowhere", "--tls-key", other)

@@ -37,7 +37,6 @@ def as_user(uid, code, *args):
 def test_a_unix_socket_is_for_its_user(api, tmp_path):
     path = str(tmp_path / "sock")
     service = Service(api, listen=f"unix:{path}")
-    poll(lambda: os.path.exists(path))
 
     def ask(method="GET", where="/v1/locks/a"):
         c = UnixConnection(path, timeout=PATIENCE_S)
@@ -406,8 +405,7 @@ def test_memory_is_flat_under_load(make_service, tmp_path):
 
 
 def test_log_lines(api):
-    service = Service(api, "--log-format", "json", "--log-requests", listen=None)
+    service = Service(api, "--log-format", "json", "--log-requests", "--listen", "127.0.0.1:0", listen=None)
     poll(lambda: any('"event":"listening"' in line for line in service.log))
-    service.process.send_signal(signal.SIGTERM)
-    assert service.process.wait(timeout=PATIENCE_S) == 0
+    service.stop()
     assert [json.loads(line)["event"] for line in service.log] == ["listening", "stopping", "stopped"]

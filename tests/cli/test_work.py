@@ -118,8 +118,7 @@ def test_a_scheduled_execution_is_run(hf):
 def test_quiet_and_json_lines(hf):
     Workflows(hf, pay=sh("true"))
     schedule(hf, "pay")
-    done = drain(hf, "-q")
-    assert "event=started" not in done.stderr and "event=finished" not in done.stderr
+    assert drain(hf, "-q").stderr == ""  # cron would send it by mail
     schedule(hf, "pay")
     lines = [json.loads(line) for line in drain(hf, "--log-format", "json").stderr.splitlines()]
     assert [line["event"] for line in lines] == ["working", "started", "finished", "stopped"]
