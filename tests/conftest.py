@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
+import zlib
 from datetime import datetime
 
 import pytest
@@ -36,6 +37,9 @@ PATIENCE_S = 120
 
 # HOLDFAST_LOAD=full: the load that is promised, for a quarter of an hour; else what a minute can bear.
 FULL = os.environ.get("HOLDFAST_LOAD") == "full"
+
+# HOLDFAST_STORES=one: each test runs on one of its stores only, chosen by its name, so that every store is met.
+ONE_STORE = os.environ.get("HOLDFAST_STORES") == "one"
 
 # For a lease that must not be lost: a renewal may be late by almost a third of it, as the command
 # is asked to end a grace before the deadline. A busy machine stands still for a second at times.
@@ -214,7 +218,10 @@ def pytest_configure(config):
 def pytest_generate_tests(metafunc):
     if "store_url" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("stores")
-        metafunc.parametrize("store_url", marker.args if marker else list(STORES), indirect=True)
+        stores = marker.args if marker else list(STORES)
+        if ONE_STORE:
+            stores = [stores[zlib.crc32(metafunc.definition.nodeid.encode()) % len(stores)]]
+        metafunc.parametrize("store_url", stores, indirect=True)
 
 
 @pytest.fixture

@@ -261,6 +261,9 @@ int hf_etcd_put(struct hf_etcd_txn *t, const char *key, const void *value, size_
 int hf_etcd_put_string(struct hf_etcd_txn *t, const char *key, const char *value,
                        struct hf_error *err);
 int hf_etcd_delete(struct hf_etcd_txn *t, const char *key, struct hf_error *err);
+/* All that `other` has read must be so for this one, too; -HF_RACED with t->conflict: it is not. */
+int hf_etcd_expect_same(struct hf_etcd_txn *t, const struct hf_etcd_txn *other,
+                        struct hf_error *err);
 /* How many operations it has so far. */
 size_t hf_etcd_ops(const struct hf_etcd_txn *t);
 

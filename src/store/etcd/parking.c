@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "id.h"
 #include "walk.h"
 
 enum {
@@ -160,9 +161,8 @@ static int change_chosen(struct hf_etcd_txn *t, const struct chosen *c, bool par
     return r < 0 ? r : 0;
 }
 
-/* The record as it was when `t` read it, put again, so that nobody misses what is changed here. */
-static int touch_record(struct hf_etcd_txn *t, const struct hf_etcd_txn *like, const char *name,
-                        bool parks, struct hf_error *err)
+/* The record is put again, so that nobody misses what is changed here. */
+static int touch_record(struct hf_etcd_txn *t, const char *name, bool parks, struct hf_error *err)
 {
     char key[HF_ETCD_KEY_MAX];
     const struct hf_etcd_kv *kv;
@@ -170,10 +170,6 @@ static int touch_record(struct hf_etcd_txn *t, const struct hf_etcd_txn *like, c
     int r = hf_etcd_get(t, key, true, &kv, err);
     if (r < 0 || !kv)
         return r;
-    hf_etcd_cache_keep(t->s->cache, kv);
-    for (size_t i = 0; i < like->n; i++)
-        if (strcmp(like->of[i].kv.key, key) == 0 && like->of[i].kv.mod != kv->mod)
-            return 1;
     json_t *object = hf_etcd_parse(kv);
     if (parks)
         json_object_set_new(object, "parked", json_integer(1));
@@ -181,8 +177,9 @@ static int touch_record(struct hf_etcd_txn *t, const struct hf_etcd_txn *like, c
 }
 
 /*
- * There are more than one Txn takes: some of them go ahead, in one of their own, and then the whole
- * change begins anew.
+ * There are more than one Txn takes: some of them go ahead, in one of their own that holds only if all
+ * that led here is so (a lease may have run out since it was last seen), and then the whole change
+ * begins anew.
  */
 static int go_ahead(struct hf_etcd_txn *t, const char *name, const struct chosen *c, bool parks,
                     const struct hf_effects *fx, struct hf_error *err)
@@ -195,10 +192,12 @@ static int go_ahead(struct hf_etcd_txn *t, const char *name, const struct chosen
         return hf_fail(err, HF_NOMEM, "out of memory");
     hf_etcd_txn_init(first, t->s, true);
     first->guesses = false;
-    int r = touch_record(first, t, name, parks, err);
-    if (r == 0)
+    int r = touch_record(first, name, parks, err);
+    if (r >= 0)
         r = change_chosen(first, c, parks, fx, err);
-    if (r == 0)
+    if (r >= 0)
+        r = hf_etcd_expect_same(first, t, err);
+    if (r >= 0)
         r = hf_etcd_commit(first, err);
     bool again = r >= 0 || first->conflict;
     hf_etcd_txn_clear(first);
@@ -242,6 +241,18 @@ int hf_etcd_replace(struct hf_etcd_txn *t, const char *name, const struct hf_ask
     return go_ahead(t, name, &c, false, fx, err);
 }
 
+/* Of more kinds than are changed at once some by lot, so that each has its turn at last. */
+static void choose_by_lot(struct chosen *c, size_t n_before, const char *id)
+{
+    uint32_t lot;
+    hf_random(&lot, sizeof lot);
+    size_t at = n_before < c->most ? n_before : lot % (n_before + 1);
+    if (at >= c->most)
+        return;
+    snprintf(c->ids[at], sizeof c->ids[at], "%.*s", HF_UUID_LEN, id);
+    c->n += n_before < c->most;
+}
+
 /* The first that is parked of each kind: a workflow, its limit, whether it is to be verified. */
 static int choose_kinds(struct hf_etcd_txn *t, const char *lock, struct chosen *c,
                         struct hf_error *err)
@@ -249,24 +260,22 @@ static int choose_kinds(struct hf_etcd_txn *t, const char *lock, struct chosen *
     char at[HF_ETCD_KEY_MAX], end[HF_ETCD_KEY_MAX];
     struct hf_etcd_walk w = {.s = t->s, .t = t, .end = end};
     const struct hf_etcd_kv *kv;
-    int r = 0;
+    int r;
     hf_etcd_key(t->s, at, "kind/%s\1", lock);
     hf_etcd_key(t->s, end, "kind/%s\2", lock);
-    while (c->n < c->most && (r = hf_etcd_seek(&w, at, &kv, err)) >= 0 && kv) {
-        const char *turn = strrchr(kv->key, '\1');
-        choose(turn, kv->value, kv->len > HF_UUID_LEN, c);
-        c->ids[c->n - 1][HF_UUID_LEN] = '\0';
-        snprintf(at, sizeof at, "%.*s\2", (int)(turn - kv->key), kv->key);
+    for (size_t n = 0; (r = hf_etcd_seek(&w, at, &kv, err)) >= 0 && kv; n++) {
+        choose_by_lot(c, n, kv->value);
+        snprintf(at, sizeof at, "%.*s\2", (int)(strrchr(kv->key, '\1') - kv->key), kv->key);
     }
     hf_etcd_page_clear(&w.page);
-    return c->n < c->most ? r : 0;
+    return r;
 }
 
 int hf_etcd_unpark(struct hf_store *store, const char *name, hf_unparked_fn *made, void *arg,
                    struct hf_error *err)
 {
     struct hf_etcd_txn *t = hf_etcd_txn_of(store);
-    struct chosen c = {.most = CHANGED_AT_ONCE, .to_verify = true};
+    struct chosen c = {.most = CHANGED_AT_ONCE};
     struct hf_etcd_stored found;
     int r = choose_kinds(t, name, &c, err);
     if (r >= 0 && c.n)

@@ -75,6 +75,12 @@ static struct hf_etcd_entry *add(struct hf_etcd_txn *t, const char *key)
 
 static int no_memory(struct hf_error *err) { return hf_fail(err, HF_NOMEM, "out of memory"); }
 
+static int raced(struct hf_etcd_txn *t, struct hf_error *err)
+{
+    t->conflict = true;
+    return hf_fail(err, HF_RACED, "others change the same at the same time; try again");
+}
+
 /* What was read is this; the page's bytes move over. */
 static void take_read(struct hf_etcd_entry *e, struct hf_etcd_kv *from)
 {
@@ -166,6 +172,26 @@ int hf_etcd_get(struct hf_etcd_txn *t, const char *key, bool may_guess,
     if (!e->read && !e->put && !e->gone)
         return hf_fail(err, HF_INTERNAL, "a key of the etcd store was not read");
     *ret = e->there ? &e->kv : NULL;
+    return 0;
+}
+
+int hf_etcd_expect_same(struct hf_etcd_txn *t, const struct hf_etcd_txn *other,
+                        struct hf_error *err)
+{
+    for (size_t i = 0; i < other->n; i++) {
+        const struct hf_etcd_entry *theirs = &other->of[i];
+        if (!theirs->read)
+            continue;
+        struct hf_etcd_entry *e = find(t, theirs->kv.key);
+        if (e && e->read && e->kv.mod != theirs->kv.mod) {
+            hf_etcd_cache_drop(t->s->cache, theirs->kv.key);
+            return raced(t, err);
+        }
+        if (!e && !(e = add(t, theirs->kv.key)))
+            return no_memory(err);
+        e->read = true;
+        e->kv.mod = theirs->kv.mod;
+    }
     return 0;
 }
 
@@ -431,12 +457,6 @@ static size_t count_reads(const struct hf_etcd_txn *t, bool *ret_guessed)
         *ret_guessed |= t->of[i].guessed;
     }
     return n;
-}
-
-static int raced(struct hf_etcd_txn *t, struct hf_error *err)
-{
-    t->conflict = true;
-    return hf_fail(err, HF_RACED, "others change the same at the same time; try again");
 }
 
 static int send_txn(struct hf_etcd_txn *t, bool changes, struct hf_error *err)
