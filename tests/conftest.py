@@ -22,7 +22,7 @@ from datetime import datetime
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # for servers and proxy
-from servers import Etcd, PgBouncer, Postgres, Scratch  # noqa: E402
+from servers import Etcd, PgBouncer, Postgres, Scratch, is_listened_at  # noqa: E402
 
 # Whoever runs the tests in the background may ignore signals; what they start must not inherit that.
 for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -198,7 +198,7 @@ def on_http(request):
     tmp_path = request.getfixturevalue("tmp_path")
     holdfast = Holdfast(f"sqlite:{tmp_path}/store.db", tmp_path)
     served = holdfast.start("serve", "--listen", f"unix:{tmp_path}/socket", stderr=subprocess.DEVNULL)
-    poll(lambda: served.poll() is not None or os.path.exists(f"{tmp_path}/socket"))
+    poll(lambda: served.poll() is not None or is_listened_at(f"{tmp_path}/socket"))
     yield f"http://localhost?socket={tmp_path}/socket"
     holdfast.close()
 

@@ -161,7 +161,7 @@ def test_a_query_is_decoded(service):
 
 def test_large_answers_to_a_client_that_reads_late(api, service):
     for i in range(300):
-        service.post(f"/v1/locks/large-{i:03}", {"note": "x" * 400}).ok()
+        service.post(f"/v1/locks/large-{i:03}", {"ttl": "24h", "note": "x" * 400}).ok()  # no digit less meanwhile
     whole = service.get("/v1/locks?limit=300").body
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -177,7 +177,7 @@ def test_large_answers_to_a_client_that_reads_late(api, service):
 
 def test_a_client_that_leaves_with_answers_unread(service):
     for i in range(100):
-        service.post(f"/v1/locks/large-{i:03}", {"note": "x" * 400}).ok()
+        service.post(f"/v1/locks/large-{i:03}", {"ttl": "24h", "note": "x" * 400}).ok()  # no digit less meanwhile
     for _ in range(10):
         with connect(service) as s:
             s.sendall(b"GET /v1/locks?limit=300 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
