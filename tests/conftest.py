@@ -22,7 +22,7 @@ from datetime import datetime
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # for servers and proxy
-from servers import Etcd, PgBouncer, Postgres, Scratch, is_listened_at  # noqa: E402
+from servers import Etcd, PgBouncer, Postgres, Scratch  # noqa: E402
 
 # Whoever runs the tests in the background may ignore signals; what they start must not inherit that.
 for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -82,6 +82,12 @@ def built(*path):
     if not os.path.exists(found):
         pytest.skip(f"{found} is not built")
     return found
+
+
+def is_listened_at(path):
+    """Does a server take connections at this Unix socket? It exists a moment before."""
+    with open("/proc/net/unix", encoding="utf-8", errors="replace") as sockets:
+        return any(line.split()[3] == "00010000" and line.rstrip("\n").endswith(f" {path}") for line in sockets)
 
 
 def find_holdfast():

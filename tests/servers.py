@@ -95,12 +95,6 @@ def is_taken(port):
     return False
 
 
-def is_listened_at(path):
-    """At a Unix socket; it is there a moment before that."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(path) == 0
-
-
 def descendants(pid):
     """Pids of a process and all below it."""
     found = [pid]

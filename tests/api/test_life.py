@@ -14,7 +14,7 @@ import http.client
 import pytest
 
 from api_helpers import Answer, Later, Service, UnixConnection, api, make_certificate, make_service, on_each_engine, run_tool, service  # noqa: F401
-from conftest import PATIENCE_S, poll
+from conftest import PATIENCE_S, is_listened_at, poll
 from hooks import Hooks
 
 
@@ -37,6 +37,7 @@ def as_user(uid, code, *args):
 def test_a_unix_socket_is_for_its_user(api, tmp_path):
     path = str(tmp_path / "sock")
     service = Service(api, listen=f"unix:{path}")
+    poll(lambda: is_listened_at(path))
 
     def ask(method="GET", where="/v1/locks/a"):
         c = UnixConnection(path, timeout=PATIENCE_S)
@@ -229,7 +230,7 @@ def test_socket_activation(api, tmp_path):
     service = Service.__new__(Service)
     service.token = None
     service.process = api.start_program(["systemd-socket-activate", "-l", path, "-E", f"HOLDFAST_STORE={api.url}", api.program, "serve"])
-    poll(lambda: os.path.exists(path))
+    poll(lambda: is_listened_at(path))
     lease = service.post("/v1/locks/a", {"ttl": "1h"}, connection=UnixConnection(path, timeout=PATIENCE_S)).ok()
     assert api.json("status", "a")["fence"] == lease["fence"]
     service.process.send_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from api_helpers import UnixConnection, Answer, Service, api, run_node, run_tool  # noqa: F401
-from conftest import PATIENCE_S, ROOT, poll
+from conftest import PATIENCE_S, ROOT, is_listened_at, poll
 from hooks import Hooks
 
 SECRETS = {"standard": "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode(), "github": "It's a secret",
@@ -152,6 +152,7 @@ def test_a_unix_socket(api, tmp_path):
     hooks.service.stop()
     path = str(tmp_path / "sock")
     Service(api, listen=f"unix:{path}")
+    poll(lambda: is_listened_at(path))
     headers, = sign(("github", SECRETS["github"], BODY, "evt_1", 0))
 
     def post(more):

@@ -122,11 +122,11 @@ def test_no_connection_left_is_said_clearly(crowded, make_holdfast):
 def test_run_goes_on_while_no_connection_is_left(crowded, make_holdfast):
     """It has its own, and needs no other."""
     hf = make_holdfast(crowded.url("locks", "app"))
-    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", f"echo on; sleep {TTL_S + 1}")
+    runner = hf.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", f"echo on; read go; sleep {TTL_S + 1}", stdin=subprocess.PIPE)
     assert runner.stdout.readline() == "on\n"
     sessions = crowd(crowded)
     assert hf("status", "a").returncode == UNAVAILABLE, "there was a connection left: this proves nothing"
-    _, err = runner.communicate(timeout=PATIENCE_S)
+    _, err = runner.communicate("go\n", timeout=PATIENCE_S)
     assert (runner.returncode, err) == (0, "")
     disperse(sessions)
 
