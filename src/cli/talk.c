@@ -89,8 +89,8 @@ int cli_open(struct cli *cli, struct hf **ret)
 
 void cli_warn(const struct cli *cli)
 {
-    const char *caution = hf_caution(cli->hf);
-    if (caution && !cli->opts.quiet)
+    const char *caution = cli->opts.quiet ? NULL : hf_caution(cli->hf);
+    if (caution)
         cli_complain("warning: %s: %s", hf_url(cli->hf), caution);
 }
 

@@ -33,7 +33,9 @@ static int begin(struct hf_store *store, const char *const *names, size_t n, boo
 
 static int commit(struct hf_store *store, struct hf_error *err)
 {
-    return hf_etcd_commit(hf_etcd_txn_of(store), err);
+    struct hf_etcd_txn *t = hf_etcd_txn_of(store);
+    int r = hf_etcd_finish_wakes(t, err);
+    return r < 0 ? r : hf_etcd_commit(t, err);
 }
 
 static void rollback(struct hf_store *store) { (void)store; }
@@ -124,7 +126,8 @@ static bool may_try_again(struct patience *p, const struct hf_etcd_txn *t, int r
         return p->unknown++ < UNKNOWN_MAX;
     if (!t->conflict || ++p->tries > TRIES_MAX || real_ms() > p->until_ms)
         return false;
-    pause_for(p->tries);
+    if (p->tries > 1) /* at first it may only be that we knew less than there was */
+        pause_for(p->tries);
     return true;
 }
 
@@ -222,8 +225,11 @@ static int apply_some(struct hf_etcd *s, const struct hf_request *requests, size
         hf_etcd_txn_init(t, s, changes_something(requests, n));
         t->tries = patience.tries + patience.unknown;
         t->alone = n == 1;
-        /* Who was woken knows that all has changed since. */
-        t->guesses &= !(n == 1 && requests[0].wait_ms && hf_etcd_is_watched(s, requests[0].token));
+        enum hf_etcd_news news = n == 1 && requests[0].wait_ms
+                                     ? hf_etcd_news_for(s, requests[0].token)
+                                     : HF_ETCD_NOT_WAITING;
+        t->guesses &= news != HF_ETCD_NO_NEWS; /* all has changed since, but how? */
+        t->told = news == HF_ETCD_NEWS;
         r = try_once(t, requests, n, answers, err);
         hf_etcd_txn_clear(t);
     } while (r < 0 && may_try_again(&patience, t, r));

@@ -9,6 +9,7 @@
  *   leases.c      etcd's leases, which carry liveness; they are used again
  *   fields.c      structs <-> JSON values, by tables
  *   records.c     a record <-> its keys
+ *   waiters.c     its queue
  *   executions.c  executions, their keys and indexes
  *   turns.c       which of them are due
  *   parking.c     those that wait for one lock
@@ -139,6 +140,7 @@ struct hf_etcd_span {
 };
 void hf_etcd_put_text(struct hf_buf *out, const char *name, const void *bytes, size_t n);
 void hf_etcd_put_span(struct hf_buf *out, const struct hf_etcd_span *span);
+bool hf_etcd_take_kv(const json_t *json, struct hf_etcd_kv *ret);
 int hf_etcd_take_page(const json_t *answer, struct hf_etcd_page *ret, struct hf_error *err);
 int64_t hf_etcd_number(const json_t *object, const char *name);
 int64_t hf_etcd_revision(const json_t *answer);
@@ -158,6 +160,10 @@ void hf_etcd_cache_free(struct hf_etcd_cache *cache);
 int hf_etcd_cache_find(struct hf_etcd_cache *cache, const char *key, struct hf_etcd_kv *ret);
 void hf_etcd_cache_keep(struct hf_etcd_cache *cache, const struct hf_etcd_kv *kv);
 void hf_etcd_cache_drop(struct hf_etcd_cache *cache, const char *key);
+/* Do others change it, too, so that it is better looked at first? */
+void hf_etcd_cache_contend(struct hf_etcd_cache *cache, const char *key, bool contended);
+/* It is known, and nobody else seems to change it. *ret_mod: its revision when it was last seen; 0: never. */
+bool hf_etcd_cache_is_good(struct hf_etcd_cache *cache, const char *key, int64_t *ret_mod);
 
 /* ---- leases.c ------------------------------------------------------------------------------- */
 
@@ -218,6 +224,7 @@ struct hf_etcd_txn {
     bool writing;
     bool alone;   /* it is one request */
     bool guesses; /* may begin with what the cache has */
+    bool told;    /* ... which is surely what is there */
     int tries;    /* before this one: then a key that the cache does not know is read */
     struct hf_etcd_entry *of;
     size_t n, size;
@@ -227,6 +234,8 @@ struct hf_etcd_txn {
     size_t n_taken;
     int64_t freed[HF_ETCD_TAKEN_MAX]; /* that carry nothing once it is done */
     size_t n_freed;
+    struct hf_etcd_page head; /* of a queue, read together with its record */
+    bool has_head;
     struct hf_etcd_known_waiter waiters[HF_ETCD_WAITERS_KNOWN];
     size_t n_waiters;
     unsigned made; /* of executions and events: so that each is unique */
@@ -253,6 +262,11 @@ int hf_etcd_get(struct hf_etcd_txn *t, const char *key, bool may_guess,
                 const struct hf_etcd_kv **ret, struct hf_error *err);
 /* Have these keys read at once, where they are not known. */
 int hf_etcd_fetch(struct hf_etcd_txn *t, const char *const *keys, size_t n, struct hf_error *err);
+/* The same, and one range, for hf_etcd_take_head(). */
+int hf_etcd_fetch_with(struct hf_etcd_txn *t, const char *const *keys, size_t n,
+                       const struct hf_etcd_span *head, struct hf_error *err);
+/* What was fetched so, each of which must stay as it is. 1: there it is; 0: there was none. */
+int hf_etcd_take_head(struct hf_etcd_txn *t, struct hf_etcd_page *ret, struct hf_error *err);
 /* With what this change has written. `compare`: each must stay as it is. */
 int hf_etcd_range(struct hf_etcd_txn *t, const struct hf_etcd_span *span, bool compare,
                   struct hf_etcd_page *ret, struct hf_error *err);
@@ -264,6 +278,8 @@ int hf_etcd_delete(struct hf_etcd_txn *t, const char *key, struct hf_error *err)
 /* All that `other` has read must be so for this one, too; -HF_RACED with t->conflict: it is not. */
 int hf_etcd_expect_same(struct hf_etcd_txn *t, const struct hf_etcd_txn *other,
                         struct hf_error *err);
+/* What is to be put there; NULL: nothing. */
+const struct hf_etcd_kv *hf_etcd_written(struct hf_etcd_txn *t, const char *key);
 /* How many operations it has so far. */
 size_t hf_etcd_ops(const struct hf_etcd_txn *t);
 
@@ -304,14 +320,19 @@ int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_
 int hf_etcd_save(struct hf_store *store, const struct hf_record *rec, const struct hf_ask *ask,
                  const struct hf_effects *fx, struct hf_error *err);
 int64_t hf_etcd_next_fence(struct hf_store *store);
-int hf_etcd_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
-                  struct hf_processes *ret, struct hf_error *err);
 /* From a value of lock/NAME, and whether alive/NAME is there. */
 void hf_etcd_take_record(const struct hf_etcd_kv *kv, bool alive, int64_t now_ms,
                          struct hf_record *ret, struct hf_etcd_row *row);
 /* Was the change with this nonce the last one of the name? */
 int hf_etcd_was_last(struct hf_etcd *s, const char *name, const char *nonce, bool *ret,
                      struct hf_error *err);
+
+/* ---- waiters.c ------------------------------------------------------------------------------ */
+
+int hf_etcd_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
+                  struct hf_processes *ret, struct hf_error *err);
+/* All is written: have those who are woken told what they will find. */
+int hf_etcd_finish_wakes(struct hf_etcd_txn *t, struct hf_error *err);
 
 /* ---- events.c ------------------------------------------------------------------------------- */
 
@@ -400,8 +421,9 @@ int hf_etcd_share(struct hf_store *store, const struct hf_lock_id *id,
 void hf_etcd_unshare(struct hf_store *store, const struct hf_lock_id *id);
 /* By what name the granting process wakes this handle; empty: nobody watches here. */
 void hf_etcd_channel(struct hf_etcd *s, char ret[HF_UUID_LEN + 1]);
-/* Does somebody wait here by this token? */
-bool hf_etcd_is_watched(struct hf_etcd *s, const char *token);
+/* Has somebody who waits here by this token been told what is in the cache now? Asked once. */
+enum hf_etcd_news { HF_ETCD_NOT_WAITING, HF_ETCD_NO_NEWS, HF_ETCD_NEWS };
+enum hf_etcd_news hf_etcd_news_for(struct hf_etcd *s, const char *token);
 void hf_etcd_wakes_close(struct hf_etcd *s);
 
 /* ---- idle.c --------------------------------------------------------------------------------- */

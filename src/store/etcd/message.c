@@ -99,7 +99,7 @@ static char *take_bytes(const json_t *value, size_t *ret_n)
     return text;
 }
 
-static bool take_kv(const json_t *json, struct hf_etcd_kv *ret)
+bool hf_etcd_take_kv(const json_t *json, struct hf_etcd_kv *ret)
 {
     size_t ignored;
     ret->key = take_bytes(json_object_get(json, "key"), &ignored);
@@ -117,7 +117,7 @@ int hf_etcd_take_page(const json_t *answer, struct hf_etcd_page *ret, struct hf_
                                  .more = json_is_true(json_object_get(answer, "more"))};
     for (size_t i = 0; i < json_array_size(kvs); i++) {
         struct hf_etcd_kv *kv = hf_etcd_page_add(ret);
-        if (!kv || !take_kv(json_array_get(kvs, i), kv)) {
+        if (!kv || !hf_etcd_take_kv(json_array_get(kvs, i), kv)) {
             hf_etcd_page_clear(ret);
             return hf_fail(err, HF_NOMEM, "out of memory");
         }

@@ -5,7 +5,7 @@
 
 #include "clock.h"
 #include "error.h"
-#include "etcd_store.h"
+#include "waiters.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -143,181 +143,6 @@ static void note_row(struct hf_etcd_row *row, const struct hf_grant *g)
     row->ttl_ms = g->ttl_ms;
 }
 
-/* ---- waiters -------------------------------------------------------------------------------- */
-
-struct kept_waiter {
-    struct hf_waiter w;
-    char channel[HF_UUID_LEN + 1];
-};
-
-#define WAITER(kind, name, member) HF_ETCD_FIELD(kind, struct kept_waiter, name, member)
-static const struct hf_etcd_field waiter_fields[] = {
-    WAITER(ID, "lockId", w.id),           WAITER(INT32, "priority", w.priority),
-    WAITER(INT64, "ticket", w.ticket),    WAITER(INT64, "ttlMs", w.ttl_ms),
-    WAITER(INT64, "until", w.until_ms),   WAITER(INT64, "seen", w.seen_ms),
-    WAITER(INT64, "queued", w.queued_ms), WAITER(TEXT, "owner", w.owner),
-    WAITER(TEXT, "note", w.note),         WAITER(PROCESSES, "processes", w.bound),
-    WAITER(TEXT, "channel", channel),
-};
-
-static void waiter_key(struct hf_etcd_txn *t, const char *name, int32_t priority, int64_t ticket,
-                       char ret[HF_ETCD_KEY_MAX])
-{
-    hf_etcd_key(t->s, ret, "wait/%s\1%08x.%016llx", name,
-                (unsigned)(INT64_C(0x7fffffff) - priority), (unsigned long long)ticket);
-}
-
-static void place_key(struct hf_etcd_txn *t, const char *name, const struct hf_lock_id *id,
-                      char ret[HF_ETCD_KEY_MAX])
-{
-    char hex[HF_LOCK_ID_LEN + 1];
-    hf_lock_id_format(id, hex);
-    hf_etcd_key(t->s, ret, "place/%s\1%s", name, hex);
-}
-
-/* The oldest are forgotten: then they are looked up. */
-static void know_waiter(struct hf_etcd_txn *t, const struct kept_waiter *k)
-{
-    struct hf_etcd_known_waiter *known = &t->waiters[t->n_waiters++ % HF_ETCD_WAITERS_KNOWN];
-    known->id = k->w.id;
-    known->priority = k->w.priority;
-    known->ticket = k->w.ticket;
-    memcpy(known->channel, k->channel, sizeof known->channel);
-}
-
-static const struct hf_etcd_known_waiter *known_waiter(const struct hf_etcd_txn *t,
-                                                       const struct hf_lock_id *id)
-{
-    size_t n = t->n_waiters < HF_ETCD_WAITERS_KNOWN ? t->n_waiters : HF_ETCD_WAITERS_KNOWN;
-    const struct hf_etcd_known_waiter *found = NULL;
-    for (size_t i = 0; i < n; i++)
-        if (hf_lock_id_equal(&t->waiters[i].id, id) &&
-            (!found || t->waiters[i].ticket >= found->ticket))
-            found = &t->waiters[i];
-    return found;
-}
-
-static void take_waiter(struct hf_etcd_txn *t, const struct hf_etcd_kv *kv, struct hf_waiter *ret)
-{
-    struct kept_waiter k = {0};
-    json_t *object = hf_etcd_parse(kv);
-    hf_etcd_decode(waiter_fields, COUNT(waiter_fields), object, &k);
-    json_decref(object);
-    *ret = k.w;
-    know_waiter(t, &k);
-}
-
-static int load_head(struct hf_etcd_txn *t, struct hf_record *rec, struct hf_error *err)
-{
-    char from[HF_ETCD_KEY_MAX], to[HF_ETCD_KEY_MAX];
-    struct hf_etcd_page page;
-    hf_etcd_key(t->s, from, "wait/%s\1", rec->name);
-    hf_etcd_key(t->s, to, "wait/%s\2", rec->name);
-    struct hf_etcd_span span = {.from = from, .to = to, .limit = HF_WINDOW};
-    int r = hf_etcd_range(t, &span, true, &page, err);
-    if (r < 0)
-        return r;
-    while (rec->n_head < page.n) {
-        take_waiter(t, &page.of[rec->n_head], &rec->head[rec->n_head]);
-        rec->n_head++;
-    }
-    /* Whoever edits keys by hand must not make us look for waiters that are not there. */
-    if (rec->n_head < HF_WINDOW)
-        rec->n_waiters = rec->n_head;
-    hf_etcd_page_clear(&page);
-    return 0;
-}
-
-/* The key of the waiter with this id. 1: there is one. */
-static int find_place(struct hf_etcd_txn *t, const char *name, const struct hf_lock_id *id,
-                      char ret[HF_ETCD_KEY_MAX], struct hf_error *err)
-{
-    const struct hf_etcd_kv *place;
-    char key[HF_ETCD_KEY_MAX];
-    const struct hf_etcd_known_waiter *known = known_waiter(t, id);
-    if (known) {
-        waiter_key(t, name, known->priority, known->ticket, ret);
-        return 1;
-    }
-    place_key(t, name, id, key);
-    int r = hf_etcd_get(t, key, false, &place, err);
-    if (r < 0 || !place)
-        return r;
-    hf_etcd_key(t->s, ret, "wait/%s\1%s", name, place->value);
-    return 1;
-}
-
-static int load_self(struct hf_etcd_txn *t, const struct hf_lock_id *id, struct hf_record *rec,
-                     struct hf_error *err)
-{
-    char key[HF_ETCD_KEY_MAX];
-    const struct hf_etcd_kv *kv;
-    for (uint32_t i = 0; i < rec->n_head; i++)
-        if (hf_lock_id_equal(&rec->head[i].id, id)) {
-            rec->self = rec->head[i];
-            rec->has_self = true;
-            return 0;
-        }
-    if (rec->n_waiters <= rec->n_head)
-        return 0;
-    int r = find_place(t, rec->name, id, key, err);
-    if (r <= 0 || (r = hf_etcd_get(t, key, false, &kv, err)) < 0 || !kv)
-        return r < 0 ? r : 0;
-    take_waiter(t, kv, &rec->self);
-    rec->has_self = true;
-    return 0;
-}
-
-static int put_self(struct hf_etcd_txn *t, const struct hf_record *rec, struct hf_error *err)
-{
-    char key[HF_ETCD_KEY_MAX], place[HF_ETCD_KEY_MAX];
-    struct kept_waiter k = {.w = rec->self};
-    bool is_new = !k.w.ticket;
-    if (is_new)
-        k.w.ticket = t->row.tickets;
-    hf_etcd_channel(t->s, k.channel);
-    know_waiter(t, &k);
-    waiter_key(t, rec->name, k.w.priority, k.w.ticket, key);
-    json_t *object = hf_etcd_encode(waiter_fields, COUNT(waiter_fields), &k);
-    int r = hf_etcd_put_json(t, key, object, 0, err);
-    if (r < 0 || !is_new)
-        return r;
-    place_key(t, rec->name, &k.w.id, place);
-    return hf_etcd_put_string(t, place, strrchr(key, '\1') + 1, err);
-}
-
-static int drop_waiters(struct hf_etcd_txn *t, const char *name, const struct hf_effects *fx,
-                        struct hf_error *err)
-{
-    char key[HF_ETCD_KEY_MAX];
-    int r = 0;
-    for (uint32_t i = 0; r >= 0 && i < fx->n_dropped; i++) {
-        if ((r = find_place(t, name, &fx->dropped[i], key, err)) <= 0)
-            continue;
-        r = hf_etcd_delete(t, key, err);
-        place_key(t, name, &fx->dropped[i], key);
-        if (r >= 0)
-            r = hf_etcd_delete(t, key, err);
-    }
-    return r < 0 ? r : 0;
-}
-
-/* In the same step: who is offered the lock is told through the channel of its process. */
-static int put_wakes(struct hf_etcd_txn *t, const struct hf_effects *fx, struct hf_error *err)
-{
-    int r = 0;
-    for (uint32_t i = 0; r >= 0 && i < fx->n_wake; i++) {
-        char key[HF_ETCD_KEY_MAX], hex[HF_LOCK_ID_LEN + 1];
-        const struct hf_etcd_known_waiter *known = known_waiter(t, &fx->wake[i]);
-        if (!known || !known->channel[0] || !t->row.lease)
-            continue;
-        hf_lock_id_format(&fx->wake[i], hex);
-        hf_etcd_key(t->s, key, "wake/%s/%s", known->channel, hex);
-        r = hf_etcd_put(t, key, "", 0, t->row.lease, err);
-    }
-    return r;
-}
-
 /* ---- liveness ------------------------------------------------------------------------------- */
 
 static void free_lease(struct hf_etcd_txn *t, int64_t lease)
@@ -393,16 +218,38 @@ static int load_execution(struct hf_etcd_txn *t, struct hf_record *rec, struct h
     return r < 0 ? r : 0;
 }
 
+/*
+ * Read what the name's record is at once, where to guess would hardly be right: the first time that this handle
+ * sees the name, and while others change it, too.
+ */
+static int look_first(struct hf_etcd_txn *t, const char *name, const char *lock, const char *alive,
+                      struct hf_error *err)
+{
+    const char *const keys[] = {lock, alive};
+    struct hf_etcd_cache *cache = t->s->cache;
+    const struct hf_etcd_kv *kv;
+    struct hf_etcd_head head;
+    int64_t mod = 0;
+    t->has_head = false; /* of another name */
+    if (t->guesses &&
+        (!t->alone || t->told || t->tries || hf_etcd_cache_is_good(cache, lock, &mod)))
+        return 0;
+    hf_etcd_head_of(t, name, &head);
+    int r = hf_etcd_fetch_with(t, keys, COUNT(keys), t->writing ? &head.span : NULL, err);
+    if (r >= 0 && mod && (r = hf_etcd_get(t, lock, true, &kv, err)) >= 0 && kv && kv->mod == mod)
+        hf_etcd_cache_contend(cache, lock, false);
+    return r;
+}
+
 int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                  struct hf_record *ret, struct hf_error *err)
 {
     struct hf_etcd_txn *t = hf_etcd_txn_of(store);
     char lock[HF_ETCD_KEY_MAX], alive[HF_ETCD_KEY_MAX];
-    const char *const keys[] = {lock, alive};
     const struct hf_etcd_kv *kv, *life;
     hf_etcd_key(t->s, lock, "lock/%s", name);
     hf_etcd_key(t->s, alive, "alive/%s", name);
-    int r = t->guesses ? 0 : hf_etcd_fetch(t, keys, COUNT(keys), err);
+    int r = look_first(t, name, lock, alive, err);
     if (r < 0 || (r = hf_etcd_get(t, lock, true, &kv, err)) < 0)
         return r;
     memset(ret, 0, offsetof(struct hf_record, head)); /* what is behind it is large */
@@ -424,9 +271,8 @@ int hf_etcd_load(struct hf_store *store, const char *name, const struct hf_lock_
         return r;
     if (!ret->n_waiters || !t->writing)
         return 0;
-    if ((r = load_head(t, ret, err)) < 0 || !self)
-        return r;
-    return load_self(t, self, ret, err);
+    hf_etcd_cache_contend(t->s->cache, lock, true);
+    return hf_etcd_load_queue(t, self, ret, err);
 }
 
 /* A waiter that has asked again changes nothing for others. */
@@ -447,11 +293,11 @@ int hf_etcd_save(struct hf_store *store, const struct hf_record *rec, const stru
     if (r >= 0 && !is_refresh_only(rec, fx))
         r = put_record(t, rec, err);
     if (r >= 0)
-        r = put_wakes(t, fx, err);
+        r = hf_etcd_put_wakes(t, rec->name, fx, err);
     if (r >= 0)
-        r = drop_waiters(t, rec->name, fx, err);
+        r = hf_etcd_drop_waiters(t, rec->name, fx, err);
     if (r >= 0 && fx->put_self)
-        r = put_self(t, rec, err);
+        r = hf_etcd_put_self(t, rec, err);
     if (r >= 0)
         r = hf_etcd_save_executions(t, ask, fx, err);
     return r;
@@ -490,46 +336,4 @@ int hf_etcd_was_last(struct hf_etcd *s, const char *name, const char *nonce, boo
     json_decref(object);
     hf_etcd_page_clear(&page);
     return 0;
-}
-
-/* ---- who is ahead --------------------------------------------------------------------------- */
-
-static int processes_before(struct hf_etcd_txn *t, const char *name, const char *self,
-                            struct hf_processes *ret, struct hf_error *err)
-{
-    char from[HF_ETCD_KEY_MAX];
-    struct hf_etcd_page page;
-    struct hf_waiter w;
-    hf_etcd_key(t->s, from, "wait/%s\1", name);
-    struct hf_etcd_span span = {.from = from, .to = self, .limit = 1, .descending = true};
-    int r = hf_etcd_range(t, &span, false, &page, err);
-    if (r < 0 || !page.n)
-        return r;
-    take_waiter(t, &page.of[0], &w);
-    *ret = w.bound;
-    hf_etcd_page_clear(&page);
-    return 1;
-}
-
-int hf_etcd_ahead(struct hf_store *store, const char *name, const struct hf_lock_id *id,
-                  struct hf_processes *ret, struct hf_error *err)
-{
-    struct hf_etcd_txn *t = malloc(sizeof *t);
-    struct hf_record *rec = malloc(sizeof *rec);
-    char self[HF_ETCD_KEY_MAX];
-    int r = -HF_NOMEM;
-    if (t && rec) {
-        hf_etcd_txn_init(t, hf_etcd_of(store), false);
-        r = hf_etcd_load(&t->base, name, NULL, rec, err);
-        if (r >= 0 && rec->n_waiters)
-            r = find_place(t, name, id, self, err);
-        if (r > 0)
-            r = processes_before(t, name, self, ret, err);
-        if (r == 0)
-            *ret = rec->grant.bound;
-        hf_etcd_txn_clear(t);
-    }
-    free(rec);
-    free(t);
-    return r < 0 ? r : 0;
 }

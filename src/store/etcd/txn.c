@@ -33,6 +33,8 @@ void hf_etcd_txn_clear(struct hf_etcd_txn *t)
     free(t->of);
     t->of = NULL;
     t->n = t->size = 0;
+    hf_etcd_page_clear(&t->head);
+    t->has_head = false;
 }
 
 void hf_etcd_key(const struct hf_etcd *s, char ret[HF_ETCD_KEY_MAX], const char *format, ...)
@@ -107,19 +109,32 @@ static void see_revision(struct hf_etcd_txn *t, int64_t revision)
 
 int hf_etcd_fetch(struct hf_etcd_txn *t, const char *const *keys, size_t n, struct hf_error *err)
 {
+    return hf_etcd_fetch_with(t, keys, n, NULL, err);
+}
+
+int hf_etcd_fetch_with(struct hf_etcd_txn *t, const char *const *keys, size_t n,
+                       const struct hf_etcd_span *head, struct hf_error *err)
+{
     enum { MOST = 32 };
-    struct hf_etcd_span spans[MOST];
-    struct hf_etcd_page pages[MOST];
+    struct hf_etcd_span spans[MOST + 1];
+    struct hf_etcd_page pages[MOST + 1];
     size_t wanted = 0;
     for (size_t i = 0; i < n && wanted < MOST; i++)
         if (!find(t, keys[i]))
             spans[wanted++] = (struct hf_etcd_span){.from = keys[i]};
     if (!wanted)
         return 0;
-    int r = wanted == 1 ? hf_etcd_read(t->s, spans, pages, err)
-                        : hf_etcd_read_all(t->s, spans, wanted, pages, err);
+    if (head)
+        spans[wanted] = *head;
+    int r = wanted == 1 && !head ? hf_etcd_read(t->s, spans, pages, err)
+                                 : hf_etcd_read_all(t->s, spans, wanted + !!head, pages, err);
     if (r < 0)
         return r;
+    if (head) {
+        hf_etcd_page_clear(&t->head);
+        t->head = pages[wanted];
+        t->has_head = true;
+    }
     for (size_t i = 0; i < wanted; i++) {
         struct hf_etcd_entry *e = find(t, spans[i].from);
         if (!e)
@@ -271,6 +286,19 @@ static int note_read(struct hf_etcd_txn *t, const struct hf_etcd_page *page, str
     return 0;
 }
 
+int hf_etcd_take_head(struct hf_etcd_txn *t, struct hf_etcd_page *ret, struct hf_error *err)
+{
+    if (!t->has_head || hf_etcd_ops(t))
+        return 0;
+    int r = note_read(t, &t->head, err);
+    if (r < 0)
+        return r;
+    *ret = t->head;
+    t->head = (struct hf_etcd_page){0};
+    t->has_head = false;
+    return 1;
+}
+
 int hf_etcd_range(struct hf_etcd_txn *t, const struct hf_etcd_span *span, bool compare,
                   struct hf_etcd_page *ret, struct hf_error *err)
 {
@@ -332,6 +360,12 @@ int hf_etcd_delete(struct hf_etcd_txn *t, const char *key, struct hf_error *err)
     e->there = e->put = false;
     e->gone = true;
     return 0;
+}
+
+const struct hf_etcd_kv *hf_etcd_written(struct hf_etcd_txn *t, const char *key)
+{
+    const struct hf_etcd_entry *e = find(t, key);
+    return e && e->put ? &e->kv : NULL;
 }
 
 /* Does a key that is to be gone need no delete, as it was never there? */
@@ -399,6 +433,26 @@ static void write_reads(const struct hf_etcd_txn *t, struct hf_buf *body)
     hf_buf_puts(body, "]}");
 }
 
+static void forget(struct hf_etcd_txn *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        hf_etcd_cache_drop(t->s->cache, t->of[i].kv.key);
+}
+
+static void learn_one(struct hf_etcd_txn *t, const struct hf_etcd_entry *e,
+                      const struct hf_etcd_page *page)
+{
+    struct hf_etcd_cache *cache = t->s->cache;
+    struct hf_etcd_kv none = {.key = e->kv.key};
+    if (!e->often) {
+        hf_etcd_cache_drop(cache, e->kv.key);
+        return;
+    }
+    hf_etcd_cache_keep(cache, page->n ? &page->of[0] : &none);
+    if (e->kv.mod && page->n && page->of[0].mod != e->kv.mod)
+        hf_etcd_cache_contend(cache, e->kv.key, true);
+}
+
 /* Somebody was faster: remember how things stand now. */
 static void learn(struct hf_etcd_txn *t, const json_t *answer)
 {
@@ -409,11 +463,11 @@ static void learn(struct hf_etcd_txn *t, const json_t *answer)
             continue;
         const json_t *one = json_array_get(responses, at++);
         struct hf_etcd_page page;
-        struct hf_etcd_kv none = {.key = t->of[i].kv.key};
-        if (hf_etcd_take_page(json_object_get(one, "response_range"), &page, NULL) < 0)
+        if (!one || hf_etcd_take_page(json_object_get(one, "response_range"), &page, NULL) < 0) {
+            forget(t);
             return;
-        if (t->of[i].often)
-            hf_etcd_cache_keep(t->s->cache, page.n ? &page.of[0] : &none);
+        }
+        learn_one(t, &t->of[i], &page);
         hf_etcd_page_clear(&page);
     }
 }
@@ -430,12 +484,6 @@ static void remember(struct hf_etcd_txn *t, int64_t revision)
         struct hf_etcd_kv none = {.key = e->kv.key};
         hf_etcd_cache_keep(t->s->cache, e->there ? &e->kv : &none);
     }
-}
-
-static void forget(struct hf_etcd_txn *t)
-{
-    for (size_t i = 0; i < t->n; i++)
-        hf_etcd_cache_drop(t->s->cache, t->of[i].kv.key);
 }
 
 static void forget_leases(struct hf_etcd_txn *t)

@@ -23,13 +23,16 @@ enum { READY_MS = 5000, RETRY_MS = 200, LOOK_MS = 1000, RENEW_EVERY = 5, LINE_MA
 
 /* ---- who is to be woken --------------------------------------------------------------------- */
 
-static void wake_one(struct hf_etcd_wakes *w, const struct hf_lock_id *id)
+static void wake_one(struct hf_etcd_wakes *w, const struct hf_lock_id *id, bool told)
 {
     pthread_mutex_lock(&w->mutex);
-    for (size_t i = 0; i < w->n; i++)
-        if (hf_lock_id_equal(&w->of[i].id, id) && write(w->of[i].write_fd, id, sizeof *id) < 0 &&
-            errno != EAGAIN)
+    for (size_t i = 0; i < w->n; i++) {
+        if (!hf_lock_id_equal(&w->of[i].id, id))
+            continue;
+        w->of[i].told = told;
+        if (write(w->of[i].write_fd, id, sizeof *id) < 0 && errno != EAGAIN)
             continue; /* a full pipe wakes as well */
+    }
     pthread_mutex_unlock(&w->mutex);
 }
 
@@ -62,21 +65,34 @@ static int add_watcher(struct hf_etcd_wakes *w, const struct hf_etcd_watcher *on
 
 /* ---- the stream ----------------------------------------------------------------------------- */
 
+/* What was put together with the wake-up: NAME \1 RECORD. False: it does not say. */
+static bool keep_news(struct hf_etcd *s, struct hf_etcd_kv *kv)
+{
+    char lock[HF_ETCD_KEY_MAX], alive[HF_ETCD_KEY_MAX];
+    char *record = strchr(kv->value, '\1');
+    if (!record || record - kv->value > HF_NAME_MAX)
+        return false;
+    *record++ = '\0';
+    hf_etcd_key(s, lock, "lock/%s", kv->value);
+    hf_etcd_key(s, alive, "alive/%s", kv->value);
+    struct hf_etcd_kv its_lock = {
+        .key = lock, .value = record, .len = strlen(record), .mod = kv->mod};
+    struct hf_etcd_kv its_life = {.key = alive, .mod = kv->mod, .lease = kv->lease};
+    hf_etcd_cache_keep(s->cache, &its_lock);
+    hf_etcd_cache_keep(s->cache, &its_life);
+    return true;
+}
+
 static void hear_event(struct hf_etcd_wakes *w, const json_t *event)
 {
-    const json_t *key = json_object_get(json_object_get(event, "kv"), "key");
-    void *bytes = NULL;
-    size_t n = 0;
-    char hex[HF_LOCK_ID_LEN + 1];
+    struct hf_etcd_kv kv = {0};
     struct hf_lock_id id;
-    if (key && hf_base64_read(json_string_value(key), json_string_length(key), &bytes, &n) &&
-        n >= HF_LOCK_ID_LEN) {
-        memcpy(hex, (char *)bytes + n - HF_LOCK_ID_LEN, HF_LOCK_ID_LEN);
-        hex[HF_LOCK_ID_LEN] = '\0';
-        if (hf_lock_id_parse(hex, &id))
-            wake_one(w, &id);
-    }
-    free(bytes);
+    size_t n;
+    if (hf_etcd_take_kv(json_object_get(event, "kv"), &kv) &&
+        (n = strlen(kv.key)) >= HF_LOCK_ID_LEN &&
+        hf_lock_id_parse(kv.key + n - HF_LOCK_ID_LEN, &id))
+        wake_one(w, &id, keep_news(w->s, &kv));
+    hf_etcd_kv_clear(&kv);
 }
 
 static void hear_line(struct hf_etcd_wakes *w, const char *line, size_t n)
@@ -297,16 +313,19 @@ void hf_etcd_channel(struct hf_etcd *s, char ret[HF_UUID_LEN + 1])
     pthread_mutex_unlock(&s->mutex);
 }
 
-bool hf_etcd_is_watched(struct hf_etcd *s, const char *token)
+enum hf_etcd_news hf_etcd_news_for(struct hf_etcd *s, const char *token)
 {
     struct hf_etcd_wakes *w = s->wakes;
-    bool found = false;
+    enum hf_etcd_news found = HF_ETCD_NOT_WAITING;
     if (!w || !token)
-        return false;
+        return found;
     struct hf_lock_id id = hf_lock_id_of(token);
     pthread_mutex_lock(&w->mutex);
-    for (size_t i = 0; !found && i < w->n; i++)
-        found = hf_lock_id_equal(&w->of[i].id, &id);
+    for (size_t i = 0; i < w->n; i++)
+        if (hf_lock_id_equal(&w->of[i].id, &id)) {
+            found = w->of[i].told ? HF_ETCD_NEWS : HF_ETCD_NO_NEWS;
+            w->of[i].told = false;
+        }
     pthread_mutex_unlock(&w->mutex);
     return found;
 }

@@ -7,6 +7,7 @@
 struct hf_etcd_watcher {
     struct hf_lock_id id;
     int read_fd, write_fd; /* read_fd -1: it shares another one's */
+    bool told;             /* the cache has what it is woken for */
 };
 
 struct hf_etcd_wakes {
