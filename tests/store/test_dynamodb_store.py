@@ -204,6 +204,22 @@ def test_a_lost_reply_is_asked_for_again(place, n):
     assert place.hf.json("acquire", "a")["fence"] == 3
 
 
+def test_a_lost_reply_while_events_move_loses_none(place):
+    """The release of a full log writes its events twice, then the lock; each of the three replies is lost once."""
+    for n in (1, 2, 3):
+        client = Talker(place.hf)
+        for _ in range(16):
+            client.acquire(f"a{n}", bound=0)
+            client.ask("release")
+        with Proxy(("127.0.0.1", place.server.port)) as proxy:
+            fault = proxy.watch(LosesDynamoReply("PutItem", n=n))
+            assert place.through(proxy.port)("run", f"a{n}", "--", "true").returncode == 0
+            assert fault.happened == 1
+        expected = [(kind, fence) for fence in range(1, 18) for kind in ("acquired", "released")]
+        assert [(event["kind"], event["fence"]) for event in place.hf.lines("events", "--name", f"a{n}")] == expected
+    assert len(place.hf.lines("events")) == 3 * len(expected)
+
+
 def test_lost_replies_make_no_second_execution(local):
     flows = Workflows(local.hf, hello={"command": ["true"]})
     for n in (1, 2, 3):  # begin, spawned, finish

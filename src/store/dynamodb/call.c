@@ -213,7 +213,7 @@ int hf_dynamo_fail(struct hf_dynamo *d, const char *action, const char *failure,
 struct call {
     struct hf_dynamo *d;
     const char *action;
-    struct hf_buf body;
+    const struct hf_buf *body;
     bool reads;
     bool maybe_done; /* a try ended so that it may have been done */
     bool retimed, rekeyed;
@@ -242,7 +242,7 @@ static int send_once(struct call *c, const struct hf_dynamo_keys *keys, struct h
 {
     int64_t left = c->deadline_ms - hf_clock_boot_ms();
     struct hf_dynamo_request q = {.action = c->action,
-                                  .body = &c->body,
+                                  .body = c->body,
                                   .keys = keys,
                                   .changes = !c->reads,
                                   .timeout_ms = left < 1        ? 1
@@ -323,22 +323,30 @@ static int try_once(struct call *c, json_t **ret, const char **ret_failure, stru
     return r;
 }
 
-int hf_dynamo_call(struct hf_dynamo *d, const char *action, json_t *body, json_t **ret,
-                   const char **ret_failure, struct hf_error *err)
+int hf_dynamo_call_text(struct hf_dynamo *d, const char *action, const struct hf_buf *body,
+                        json_t **ret, const char **ret_failure, struct hf_error *err)
 {
     struct hf_error ignored = {0};
     struct call c = {.d = d,
                      .action = action,
-                     .body = HF_BUF(HF_DYNAMO_BODY_MAX),
+                     .body = body,
                      .reads = only_reads(action),
                      .deadline_ms = hf_clock_boot_ms() + CALL_MS};
-    err = err ? err : &ignored;
-    int r = write_body(d, action, body, &c.body, err);
+    int r;
+    do
+        r = try_once(&c, ret, ret_failure, err ? err : &ignored);
+    while (r > 0);
+    return r;
+}
+
+int hf_dynamo_call(struct hf_dynamo *d, const char *action, json_t *body, json_t **ret,
+                   const char **ret_failure, struct hf_error *err)
+{
+    struct hf_buf text = HF_BUF(HF_DYNAMO_BODY_MAX);
+    int r = write_body(d, action, body, &text, err);
     if (r >= 0)
-        do
-            r = try_once(&c, ret, ret_failure, err);
-        while (r > 0);
-    hf_buf_clear(&c.body);
+        r = hf_dynamo_call_text(d, action, &text, ret, ret_failure, err);
+    hf_buf_clear(&text);
     return r;
 }
 

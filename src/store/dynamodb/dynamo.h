@@ -13,6 +13,7 @@
 
 #include <jansson.h>
 
+#include "buf.h"
 #include "url.h"
 
 struct hf_dynamo;
@@ -41,6 +42,10 @@ const char *hf_dynamo_endpoint(const struct hf_dynamo *d); /* for error texts */
  */
 int hf_dynamo_call(struct hf_dynamo *d, const char *action, json_t *body, json_t **ret,
                    const char **ret_failure, struct hf_error *err);
+
+/* The same with a body that is written already, TableName and all. */
+int hf_dynamo_call_text(struct hf_dynamo *d, const char *action, const struct hf_buf *body,
+                        json_t **ret, const char **ret_failure, struct hf_error *err);
 
 /* A failure as an error, with the message of its JSON; the JSON stays the caller's. */
 int hf_dynamo_fail(struct hf_dynamo *d, const char *action, const char *failure, const json_t *json,

@@ -49,7 +49,6 @@ enum {
     HF_DDB_KEY_MAX = 512,
     HF_DDB_LOG_FULL = 32,       /* so many events in the lock's item: the next release moves them */
     HF_DDB_LOG_FULL_BESIDE = 8, /* the same where more than that item is written anyway */
-    HF_DDB_LOG_MAX = 64,        /* ... and with so many even an acquire does */
     HF_DDB_FENCES = 1000,       /* in a block */
     HF_DDB_AT_ONCE = 14,        /* executions that one transaction changes beside its own */
     HF_DDB_INPUT_MAX = 380 * 1024,
@@ -98,6 +97,9 @@ json_t *hf_ddb_key(const char *pk, const char *sk);
 /* One action; `body` is taken. A failure that is not named here is an error: see dynamo.h. */
 int hf_ddb_call(struct hf_ddb *s, const char *action, json_t *body, json_t **ret,
                 const char **ret_failure, struct hf_error *err);
+/* The same with a body that is written already, TableName and all. */
+int hf_ddb_call_text(struct hf_ddb *s, const char *action, const struct hf_buf *body, json_t **ret,
+                     const char **ret_failure, struct hf_error *err);
 
 /* The item, for json_decref(); NULL: there is none. */
 int hf_ddb_fetch(struct hf_ddb *s, const char *pk, const char *sk, json_t **ret,
@@ -125,12 +127,14 @@ int hf_ddb_fetch_many(struct hf_ddb *s, const json_t *keys, json_t **ret, struct
 /* A number that only grows in this process, and by time among all; below 2^53 until 2109. */
 int64_t hf_ddb_stamp(int64_t wall_ms);
 int64_t hf_ddb_stamp_ms(int64_t stamp);
+int64_t hf_ddb_first_stamp(int64_t wall_ms); /* of that millisecond */
 
 /* ---- turn.c --------------------------------------------------------------------------------- */
 
 enum hf_ddb_how {
     HF_DDB_IF_SAME, /* as it was read; its Rev goes up */
-    HF_DDB_BLINDLY  /* another item's Rev says that nobody else writes it */
+    HF_DDB_BLINDLY, /* another item's Rev says that nobody else writes it */
+    HF_DDB_AHEAD    /* it says what is so already: may be written before the others, or twice */
 };
 
 struct hf_ddb_slot; /* one item that was read or is to be written */
@@ -205,8 +209,8 @@ int hf_ddb_give_block(struct hf_ddb *s, const char *pk, const json_t *written, i
 void hf_ddb_lock_pk(const char *name, char ret[HF_DDB_KEY_MAX]);
 /* The record without queue and execution; NULL: a name never seen. */
 void hf_ddb_read_lock(const char *name, const json_t *item, struct hf_record *ret);
-/* ExpiresAt and TTL, in whole seconds, never before `expires_ms`. */
-void hf_ddb_set_expiry(json_t *item, int64_t expires_ms, char ret_text[32]);
+/* ExpiresAt, in whole seconds, never before `expires_ms`; returns TTL. */
+int64_t hf_ddb_expiry(int64_t expires_ms, char ret_text[32]);
 
 int hf_ddb_load(struct hf_store *store, const char *name, const struct hf_lock_id *self,
                 struct hf_record *ret, struct hf_error *err);
@@ -224,9 +228,9 @@ int hf_ddb_save_queue(struct hf_ddb_turn *t, const struct hf_record *rec,
 
 /* ---- log.c ---------------------------------------------------------------------------------- */
 
-/* An event that quick.c appends: what it can't know is filled in when it is read. */
-json_t *hf_ddb_quick_event(enum hf_event_kind kind, int64_t at_ms, const char *owner,
-                           const char *reason);
+/* An event that quick.c appends, as text: what it can't know is filled in when it is read. */
+void hf_ddb_quick_event(struct hf_buf *out, enum hf_event_kind kind, int64_t at_ms,
+                        const char *owner, const char *reason);
 /* The events in a lock's item, oldest first; to be freed. */
 int hf_ddb_read_log(const char *name, const json_t *item, struct hf_event **ret, size_t *ret_n,
                     struct hf_error *err);

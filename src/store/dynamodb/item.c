@@ -116,15 +116,11 @@ json_t *hf_ddb_key(const char *pk, const char *sk)
     return body;
 }
 
-int hf_ddb_call(struct hf_ddb *s, const char *action, json_t *body, json_t **ret,
-                const char **ret_failure, struct hf_error *err)
+/* What came of a call: `answer` and `failure` for the caller, or an error. */
+static int conclude(struct hf_ddb *s, const char *action, int r, json_t *answer,
+                    const char *failure, json_t **ret, const char **ret_failure,
+                    struct hf_error *err)
 {
-    json_t *answer = NULL;
-    const char *failure = NULL;
-    int r = hf_ddb_check_memory(err);
-    if (r >= 0)
-        r = hf_dynamo_call(s->d, action, body, &answer, &failure, err);
-    json_decref(body);
     bool no_table = r >= 0 && failure && strcmp(failure, "ResourceNotFoundException") == 0;
     if (no_table)
         r = hf_fail(err, HF_UNAVAILABLE,
@@ -143,6 +139,28 @@ int hf_ddb_call(struct hf_ddb *s, const char *action, json_t *body, json_t **ret
     else
         json_decref(answer);
     return 0;
+}
+
+int hf_ddb_call(struct hf_ddb *s, const char *action, json_t *body, json_t **ret,
+                const char **ret_failure, struct hf_error *err)
+{
+    json_t *answer = NULL;
+    const char *failure = NULL;
+    int r = hf_ddb_check_memory(err);
+    if (r >= 0)
+        r = hf_dynamo_call(s->d, action, body, &answer, &failure, err);
+    json_decref(body);
+    return conclude(s, action, r, answer, failure, ret, ret_failure, err);
+}
+
+int hf_ddb_call_text(struct hf_ddb *s, const char *action, const struct hf_buf *body, json_t **ret,
+                     const char **ret_failure, struct hf_error *err)
+{
+    json_t *answer = NULL;
+    const char *failure = NULL;
+    int r = body->failed ? hf_fail(err, HF_NOMEM, "out of memory")
+                         : hf_dynamo_call_text(s->d, action, body, &answer, &failure, err);
+    return conclude(s, action, r, answer, failure, ret, ret_failure, err);
 }
 
 int hf_ddb_fetch(struct hf_ddb *s, const char *pk, const char *sk, json_t **ret,
@@ -300,6 +318,8 @@ enum { STAMPS_PER_MS = 2048, STAMPS_START = STAMPS_PER_MS / 2 };
 
 int64_t hf_ddb_stamp_ms(int64_t stamp) { return stamp / STAMPS_PER_MS; }
 
+int64_t hf_ddb_first_stamp(int64_t wall_ms) { return wall_ms * STAMPS_PER_MS; }
+
 int64_t hf_ddb_stamp(int64_t wall_ms)
 {
     static _Atomic int64_t last;
@@ -307,7 +327,7 @@ int64_t hf_ddb_stamp(int64_t wall_ms)
     hf_random(&random, sizeof random); /* two processes in the same millisecond differ */
     int64_t before = atomic_load(&last), stamp;
     do {
-        stamp = wall_ms * STAMPS_PER_MS + random % STAMPS_START;
+        stamp = hf_ddb_first_stamp(wall_ms) + random % STAMPS_START;
         if (stamp <= before)
             stamp = before + 1;
     } while (!atomic_compare_exchange_weak(&last, &before, stamp));

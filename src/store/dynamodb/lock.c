@@ -24,14 +24,10 @@ static void format_seconds(int64_t at_ms, char ret[32])
     snprintf(ret, 32, "%.*sZ", HF_TIME_LEN - 5, whole);
 }
 
-void hf_ddb_set_expiry(json_t *item, int64_t expires_ms, char ret_text[32])
+int64_t hf_ddb_expiry(int64_t expires_ms, char ret_text[32])
 {
-    char text[32];
-    format_seconds(expires_ms, text);
-    if (ret_text)
-        memcpy(ret_text, text, sizeof text);
-    hf_ddb_set_text(item, "ExpiresAt", text);
-    hf_ddb_set_int(item, "TTL", (expires_ms + 999) / 1000 + REAPED_AFTER_S);
+    format_seconds(expires_ms, ret_text);
+    return (expires_ms + 999) / 1000 + REAPED_AFTER_S;
 }
 
 static const struct hf_wire_field takeover_fields[] = {
@@ -241,9 +237,10 @@ static void write_grant(struct hf_ddb_turn *t, const json_t *item, const struct 
     hf_ddb_set_text(next, "Owner", g->owner);
     format_seconds(g->acquired_at_ms, text);
     hf_ddb_set_text(next, "AcquiredAt", text);
-    hf_ddb_set_expiry(next, expires_ms, NULL);
-    if (g->execution_id[0]) /* who takes it over ends its execution: it must not just vanish */
-        json_object_del(next, "TTL");
+    int64_t reaped_s = hf_ddb_expiry(expires_ms, text);
+    hf_ddb_set_text(next, "ExpiresAt", text);
+    if (!g->execution_id[0]) /* who takes it over ends its execution: it must not just vanish */
+        hf_ddb_set_int(next, "TTL", reaped_s);
     hf_ddb_set_int(next, "ExpiresMs", expires_ms);
     hf_ddb_set_int(next, "TtlMs", g->ttl_ms);
     hf_ddb_set_int(next, "AcquiredMs", g->acquired_at_ms);
@@ -270,6 +267,14 @@ static void write_ended(const struct hf_record *rec, json_t *next)
     hf_ddb_set(next, "EndedIds", json_pack("{s:o}", "L", list));
 }
 
+/* What is nothing is left out: an item's size is paid for with every change. */
+static void set_count(json_t *next, const char *name, int64_t value)
+{
+    json_object_del(next, name);
+    if (value)
+        hf_ddb_set_int(next, name, value);
+}
+
 static void write_rest(struct hf_ddb_turn *t, const struct hf_record *rec, json_t *next)
 {
     if (rec->last_fence) {
@@ -277,16 +282,18 @@ static void write_rest(struct hf_ddb_turn *t, const struct hf_record *rec, json_
         hf_ddb_set_int(next, "FenceLimit", t->block_limit);
     }
     write_ended(rec, next);
-    hf_ddb_set_int(next, "DeniedMs", rec->denied_ms);
-    hf_ddb_set_int(next, "DeniedEvents", rec->n_denied);
+    set_count(next, "DeniedMs", rec->denied_ms);
+    set_count(next, "DeniedEvents", rec->n_denied);
     hf_ddb_set_int(next, "WaiterCount", rec->n_waiters);
-    hf_ddb_set_int(next, "Tickets", t->tickets);
+    set_count(next, "Tickets", t->tickets);
     hf_ddb_set_int(next, "LastSeq", t->last_stamp);
-    json_object_del(next, "ParkedRuns");
-    if (rec->parked)
-        hf_ddb_set_int(next, "ParkedRuns", 1);
+    set_count(next, "ParkedRuns", rec->parked);
     for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
-        hf_ddb_set_int(next, counted[i].name, *count_at(&rec->counts, i));
+        set_count(next, counted[i].name, *count_at(&rec->counts, i));
+    if (!hf_ddb_has(next, "Granted")) /* quick.c adds to these */
+        hf_ddb_set_int(next, "Granted", 0);
+    if (!hf_ddb_has(next, "Released"))
+        hf_ddb_set_int(next, "Released", 0);
 }
 
 /* The lock's item as the record has it. A foreign holder's attributes stay as they are. */

@@ -18,43 +18,74 @@
 
 enum { EVENT_MAX = 8192, DAY_S = 24 * 3600 };
 
-json_t *hf_ddb_quick_event(enum hf_event_kind kind, int64_t at_ms, const char *owner,
-                           const char *reason)
+/* ---- one event ------------------------------------------------------------------------------ */
+
+/*
+ * ["released", at in ms, seq less at's first stamp, fence, owner, execution, reason, detail], without
+ * the empty ones at its end; the fence of a quick one is null. Every change of a lock writes all of its
+ * log, and pays for it by the kilobyte.
+ */
+static void format(struct hf_buf *out, const struct hf_event *e, bool quick)
 {
-    json_t *list = NULL;
-    struct hf_buf text = HF_BUF(EVENT_MAX);
-    char at[HF_TIME_LEN + 1];
-    hf_format_time(at_ms, at);
-    hf_buf_printf(&text, "{\"kind\":\"%s\",\"at\":\"%s\",\"seq\":%lld,\"quick\":true",
-                  hf_event_kind_name(kind), at, (long long)hf_ddb_stamp(at_ms));
-    if (owner && *owner) {
-        hf_buf_puts(&text, ",\"owner\":");
-        hf_wire_string(&text, owner, strlen(owner));
+    const char *const texts[] = {e->owner, e->execution_id, e->reason, e->detail};
+    size_t n = sizeof texts / sizeof *texts;
+    hf_buf_printf(out, "[\"%s\",%lld,%lld", hf_event_kind_name(e->kind), (long long)e->at_ms,
+                  (long long)(e->seq - hf_ddb_first_stamp(e->at_ms)));
+    while (n > 0 && !*texts[n - 1])
+        n--;
+    if (!quick)
+        hf_buf_printf(out, ",%lld", (long long)e->fence);
+    else if (n)
+        hf_buf_puts(out, ",null");
+    for (size_t i = 0; i < n; i++) {
+        hf_buf_putc(out, ',');
+        hf_wire_string(out, texts[i], strlen(texts[i]));
     }
-    if (reason && *reason) {
-        hf_buf_puts(&text, ",\"reason\":");
-        hf_wire_string(&text, reason, strlen(reason));
-    }
-    hf_buf_putc(&text, '}');
-    if (!text.failed)
-        list = json_pack("{s:[{s:s}]}", "L", "S", text.data);
-    hf_buf_clear(&text);
-    return list;
+    hf_buf_putc(out, ']');
 }
 
-/* ---- reading -------------------------------------------------------------------------------- */
+void hf_ddb_quick_event(struct hf_buf *out, enum hf_event_kind kind, int64_t at_ms,
+                        const char *owner, const char *reason)
+{
+    struct hf_event event = {.kind = kind, .at_ms = at_ms, .seq = hf_ddb_stamp(at_ms)};
+    snprintf(event.owner, sizeof event.owner, "%s", owner ? owner : "");
+    snprintf(event.reason, sizeof event.reason, "%s", reason ? reason : "");
+    format(out, &event, true);
+}
+
+static enum hf_event_kind kind_of(const char *name)
+{
+    int kind = 0;
+    while (name && kind < HF_EV_COUNT - 1 && strcmp(name, hf_event_kind_name(kind)) != 0)
+        kind++;
+    return kind;
+}
+
+static void read_text(const json_t *list, size_t i, char *ret, size_t size)
+{
+    const char *text = json_string_value(json_array_get(list, i));
+    snprintf(ret, size, "%s", text ? text : "");
+}
 
 /* True: it was made by quick.c. */
 static bool read_one(const json_t *entry, struct hf_event *ret)
 {
     const char *text = json_string_value(json_object_get(entry, "S"));
-    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
-    if (json)
-        hf_wire_read_event(json, ret, NULL);
-    bool quick = json_is_true(json_object_get(json, "quick"));
-    json_decref(json);
+    json_t *list = text ? json_loads(text, 0, NULL) : NULL;
+    ret->kind = kind_of(json_string_value(json_array_get(list, 0)));
+    ret->at_ms = json_integer_value(json_array_get(list, 1));
+    ret->seq = hf_ddb_first_stamp(ret->at_ms) + json_integer_value(json_array_get(list, 2));
+    ret->fence = json_integer_value(json_array_get(list, 3));
+    read_text(list, 4, ret->owner, sizeof ret->owner);
+    read_text(list, 5, ret->execution_id, sizeof ret->execution_id);
+    read_text(list, 6, ret->reason, sizeof ret->reason);
+    read_text(list, 7, ret->detail, sizeof ret->detail);
+    bool quick = !json_is_integer(json_array_get(list, 3));
+    json_decref(list);
     return quick;
 }
+
+/* ---- reading -------------------------------------------------------------------------------- */
 
 /* What the quick ones did not know; and that they follow each other. */
 static void complete(const json_t *item, struct hf_event *events, const bool *quick, size_t n)
@@ -110,7 +141,7 @@ int hf_ddb_read_log(const char *name, const json_t *item, struct hf_event **ret,
 static json_t *write_one(const struct hf_event *event)
 {
     struct hf_buf text = HF_BUF(EVENT_MAX);
-    hf_wire_event(&text, event);
+    format(&text, event, false);
     json_t *entry = text.failed ? NULL : hf_ddb_text(text.data);
     hf_buf_clear(&text);
     return entry;
@@ -127,27 +158,30 @@ static json_t *write_all(const struct hf_event *events, size_t n)
     return json_pack("{s:o}", "L", list);
 }
 
-/* Out of the lock's item, into two of their own. */
+/*
+ * Out of the lock's item, into two of their own. They may be written though this turn comes to nothing:
+ * under the same key is always the same, and who reads what was moved twice tells it once.
+ */
 static int move_out(struct hf_ddb_turn *t, const struct hf_event *events, size_t n,
                     struct hf_error *err)
 {
     char pk[HF_DDB_KEY_MAX], sk[HF_DDB_KEY_MAX];
-    int64_t first = events[0].seq, at_s = events[n - 1].at_ms / 1000;
+    int64_t first = events[0].seq, last = events[n - 1].seq, at_s = events[n - 1].at_ms / 1000;
     json_t *item = hf_ddb_object();
     hf_ddb_set(item, "Events", write_all(events, n));
     hf_ddb_set_text(item, "LockName", events[0].name);
     hf_ddb_set_int(item, "TTL", at_s + HF_DDB_EVENTS_KEPT_MS / 1000);
     json_t *copy = json_copy(item);
     hf_ddb_lock_pk(t->name, pk);
-    snprintf(sk, sizeof sk, "EVENTS#%016lld", (long long)first);
-    int r = hf_ddb_turn_put(t, pk, sk, item, HF_DDB_BLINDLY, err);
+    snprintf(sk, sizeof sk, "EVENTS#%016lld-%016lld", (long long)first, (long long)last);
+    int r = hf_ddb_turn_put(t, pk, sk, item, HF_DDB_AHEAD, err);
     snprintf(pk, sizeof pk, "EVENTS#%lld", (long long)(at_s / DAY_S));
-    snprintf(sk, sizeof sk, "%016lld#%s", (long long)first, t->name);
+    snprintf(sk, sizeof sk, "%016lld-%016lld#%s", (long long)first, (long long)last, t->name);
     if (r < 0) {
         json_decref(copy);
         return r;
     }
-    return hf_ddb_turn_put(t, pk, sk, copy, HF_DDB_BLINDLY, err);
+    return hf_ddb_turn_put(t, pk, sk, copy, HF_DDB_AHEAD, err);
 }
 
 int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
@@ -158,6 +192,7 @@ int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
     int r = hf_ddb_read_log(t->name, item, &events, &n, err);
     if (r < 0)
         return r;
+    size_t n_old = n;
     all = realloc(events, (n + fx->n_events + 1) * sizeof *events);
     if (!all) {
         free(events);
@@ -170,11 +205,10 @@ int hf_ddb_write_log(struct hf_ddb_turn *t, const json_t *item, json_t *next,
     }
     n += fx->n_events;
     size_t full = hf_ddb_turn_size(t) > 0 ? HF_DDB_LOG_FULL_BESIDE : HF_DDB_LOG_FULL;
-    if (n >= full && !(t->s->is_plain && n < HF_DDB_LOG_FULL)) {
-        r = move_out(t, all, n, err);
-        n = 0;
-    }
-    hf_ddb_set(next, "EventLog", write_all(all, n));
+    bool moves = n_old && n >= full && !(t->s->is_plain && n < HF_DDB_LOG_FULL);
+    if (moves) /* those that have happened, whatever becomes of this turn */
+        r = move_out(t, all, n_old, err);
+    hf_ddb_set(next, "EventLog", moves ? write_all(all + n_old, n - n_old) : write_all(all, n));
     free(all);
     return r;
 }

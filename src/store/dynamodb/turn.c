@@ -372,7 +372,7 @@ static int commit_plainly(struct hf_ddb_turn *t, struct hf_error *err)
         fence = is_fence ? slot : fence;
     }
     for (size_t i = 0; r >= 0 && i < t->n_slots; i++)
-        if (t->slots[i].is_written && t->slots[i].how == HF_DDB_BLINDLY)
+        if (t->slots[i].is_written && t->slots[i].how != HF_DDB_IF_SAME)
             r = commit_one(t, &t->slots[i], err);
     if (r < 0 || !lock)
         return r;
@@ -396,9 +396,37 @@ static void forget_needless(struct hf_ddb_turn *t)
     }
 }
 
+/* How many may be written before the others. */
+static size_t count_ahead(const struct hf_ddb_turn *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_slots; i++)
+        n += t->slots[i].is_written && t->slots[i].how == HF_DDB_AHEAD;
+    return n;
+}
+
+static int commit_ahead(struct hf_ddb_turn *t, struct hf_error *err)
+{
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < t->n_slots; i++) {
+        struct hf_ddb_slot *slot = &t->slots[i];
+        if (!slot->is_written || slot->how != HF_DDB_AHEAD)
+            continue;
+        r = commit_one(t, slot, err);
+        slot->is_written = false;
+    }
+    return r;
+}
+
 int hf_ddb_turn_commit(struct hf_ddb_turn *t, struct hf_error *err)
 {
     forget_needless(t);
+    size_t ahead = count_ahead(t);
+    if (ahead && hf_ddb_turn_size(t) == ahead + 1) { /* a transaction would cost twice as much */
+        int r = commit_ahead(t, err);
+        if (r < 0)
+            return r;
+    }
     size_t n = hf_ddb_turn_size(t);
     if (n == 0)
         return 0;
