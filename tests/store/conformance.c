@@ -195,7 +195,7 @@ static void play_many(void)
 
 /* ---- claiming ------------------------------------------------------------------------------- */
 
-enum { CLAIM_MAX = 4 };
+enum { CLAIM_MAX = 4, SEEN_MAX = 256 };
 
 struct claim {
     struct hf_due due;
@@ -289,17 +289,54 @@ static bool is_still_due(const struct claim *c, const struct hf_execution *x)
     return !x->concurrency || n == MOST;
 }
 
-static void claim_of_model(const struct claim *c)
+/* The store has looked at it: it has claimed it, or parked it. */
+static bool was_looked_at(struct hf_store *store, const struct claim *c,
+                          const struct hf_execution *x)
 {
+    struct hf_execution of_store;
+    struct hf_error error;
+    if (granted_for(c, x->id))
+        return true;
+    if (store->ops->execution(store, x->id, &of_store, &error) < 0)
+        give_up("claim", error.message);
+    return of_store.parked;
+}
+
+/*
+ * A lease that was taken over may have made room in a workflow. Who had to look at a process in
+ * between has begun anew and met what waited for that; others leave it to the next claim.
+ */
+static void claim_what_found_room(struct hf_store *store, const struct claim *c,
+                                  const struct hf_execution *seen, size_t n_seen, size_t *n,
+                                  size_t *ready)
+{
+    static struct hf_execution found[SEEN_MAX];
     struct hf_due due = c->due;
-    struct hf_execution found[CLAIM_MAX];
-    size_t n = 0, ready = 0, n_found;
+    due.limit = SEEN_MAX;
+    size_t n_found = model_due(h.model, &due, found);
+    for (size_t i = 0; i < n_found; i++) {
+        bool is_new = found[i].concurrency > 0;
+        for (size_t j = 0; j < n_seen; j++)
+            is_new &= strcmp(seen[j].id, found[i].id) != 0;
+        if (is_new && is_still_due(c, &found[i]) && was_looked_at(store, c, &found[i]))
+            claim_one(c, &found[i], n, ready);
+    }
+}
+
+static void claim_of_model(struct hf_store *store, const struct claim *c)
+{
+    static struct hf_execution seen[SEEN_MAX];
+    struct hf_due due = c->due;
+    size_t n = 0, ready = 0, n_found, n_seen = 0;
     do {
         due.limit = c->due.limit - n;
+        struct hf_execution *found = &seen[n_seen];
         n_found = model_due(h.model, &due, found);
+        n_seen += n_found;
         for (size_t i = 0; i < n_found; i++)
             due.skip += is_still_due(c, &found[i]) && !claim_one(c, &found[i], &n, &ready);
-    } while (n_found == due.limit && n < c->due.limit);
+    } while (n_found == due.limit && n < c->due.limit && n_seen + CLAIM_MAX <= SEEN_MAX);
+    claim_what_found_room(store, c, seen, n_seen, &n, &ready);
     if (n != c->n)
         give_up("claim", "more were claimed than are due");
     check_sleeper(ready, "claim");
@@ -329,7 +366,7 @@ static void play_claim(void)
     }
     claim_of_store(store, &c);
     note_pause();
-    claim_of_model(&c);
+    claim_of_model(store, &c);
 }
 
 static void move_clock(int name)

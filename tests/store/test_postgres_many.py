@@ -172,6 +172,30 @@ def test_a_claim_whose_answer_was_lost_is_found_by_its_tokens(place):
     assert place.one("SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING'") == "3"
 
 
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("call, answer, becomes", [
+    ("SELECT i, ((lease).execution).cancel_requested FROM holdfast.extend_many({leases}, {ttls}, {yes}, {no}, {null}, {zero}, {null})",
+     "1|t", "RUNNING|t|f"),
+    ("SELECT i, (ended).state FROM holdfast.finish_many({leases}, {one}, {yes}, {code}, {text}, {no}, {null}, {zero}, {null})",
+     "1|SUCCESS", "SUCCESS|t|f"),
+], ids=["spawned", "ended"])
+def test_who_had_to_wait_for_a_cancel_knows_of_it(place, n, call, answer, becomes):
+    pending(place, "'lock ' || i", n=n)
+    claim(place, n)
+    fills = {"ttls": "60000::bigint", "one": "1", "yes": "true", "no": "false", "code": "0", "text": "''::text", "zero": "0::bigint", "null": "NULL::bytea"}
+    fills = {name: f"array_fill({value}, ARRAY[{n}])" for name, value in fills.items()}
+    leases = (place.one(f"SELECT quote_literal(array_agg({what} ORDER BY name)::text) FROM holdfast.lock") for what in ("name", "lock_id", "fence"))
+    whose = place.one("SELECT id FROM holdfast.execution WHERE lock = 'lock 1'")
+    canceller, other = place.session(), place.session()
+    assert canceller(f"BEGIN; SELECT code FROM holdfast.cancel_execution('lock 1', '{whose}', 'me', '', '{{}}', '{{}}')") == "0"
+    other.send(call.format(leases=", ".join(leases), **fills))
+    assert not other.is_answered(0.5), "it did not wait"
+    canceller("COMMIT")
+    assert min(other.answer().splitlines()) == answer
+    assert place.one("SELECT state, cancel_requested, spawned FROM holdfast.execution WHERE lock = 'lock 1'") == becomes
+    assert place.one("SELECT lock_id IS NULL FROM holdfast.lock WHERE name = 'lock 1'") == ("t" if "SUCCESS" in becomes else "f")
+
+
 @pytest.mark.parametrize("analyzed", ["never", "empty", "full"])
 def test_a_claim_reads_no_more_than_it_takes(place, analyzed):
     """However much is kept, parked, full, or due later; whatever the planner was told of it."""

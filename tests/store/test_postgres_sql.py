@@ -7,7 +7,7 @@ import pytest
 from conftest import PATIENCE_S
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PARTS = ["1-tables.sql", "1-executions.sql", "1-turns.sql", "1-work.sql", "1-requests.sql", "1-many.sql", "1-retention.sql"]
+PARTS = ["1-tables.sql", "1-executions.sql", "1-turns.sql", "1-work.sql", "1-requests.sql", "1-many.sql", "1-claims.sql", "1-retention.sql"]
 LEVELS = pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 SNAPSHOTS = pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 

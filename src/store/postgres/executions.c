@@ -50,34 +50,34 @@ void hf_pg_take_execution(struct hf_pg_cursor at, struct hf_execution *ret)
     size_t n;
     *ret = (struct hf_execution){0};
     hf_pg_take_int(&at); /* seq */
-    ret->run_at_ms = hf_pg_take_time_ms(&at);
     ret->created_at_ms = hf_pg_take_time_ms(&at);
-    ret->started_at_ms = hf_pg_take_time_ms(&at);
-    ret->finished_at_ms = hf_pg_take_time_ms(&at);
-    ret->fence = hf_pg_take_int(&at);
+    ret->run_at_ms = hf_pg_take_time_ms(&at);
     ret->priority = (int32_t)hf_pg_take_int(&at);
-    ret->attempt = (int32_t)hf_pg_take_int(&at);
     ret->max_attempts = (int32_t)hf_pg_take_int(&at);
     ret->on_lost = (enum hf_on_lost)hf_pg_take_int(&at);
+    ret->concurrency = (int32_t)hf_pg_take_int(&at);
+    ret->retry_backoff_ms = hf_pg_take_int(&at);
+    ret->once = hf_pg_take_bool(&at);
+    hf_pg_take_uuid(&at, ret->id);
+    hf_pg_take_uuid(&at, ret->retry_of);
+    hf_pg_take_text(&at, ret->workflow, sizeof ret->workflow);
+    hf_pg_take_text(&at, ret->lock, sizeof ret->lock);
+    hf_pg_take_text(&at, ret->key, sizeof ret->key);
+    ret->started_at_ms = hf_pg_take_time_ms(&at);
+    ret->fence = hf_pg_take_int(&at);
+    ret->finished_at_ms = hf_pg_take_time_ms(&at);
+    ret->attempt = (int32_t)hf_pg_take_int(&at);
+    ret->spent = (int32_t)hf_pg_take_int(&at);
     struct hf_pg_cursor code = at;
     hf_pg_take_bytes(&at, &n);
     ret->has_exit_code = n > 0;
     ret->exit_code = (int)hf_pg_take_int(&code);
-    ret->spent = (int32_t)hf_pg_take_int(&at);
-    ret->concurrency = (int32_t)hf_pg_take_int(&at);
-    ret->retry_backoff_ms = hf_pg_take_int(&at);
-    ret->once = hf_pg_take_bool(&at);
     ret->spawned = hf_pg_take_bool(&at);
     ret->cancel_requested = hf_pg_take_bool(&at);
     ret->to_verify = hf_pg_take_bool(&at);
     ret->parked = hf_pg_take_bool(&at);
     hf_pg_take_bool(&at); /* whether its key is free */
-    hf_pg_take_uuid(&at, ret->id);
-    hf_pg_take_uuid(&at, ret->retry_of);
     ret->state = take_state(&at);
-    hf_pg_take_text(&at, ret->workflow, sizeof ret->workflow);
-    hf_pg_take_text(&at, ret->lock, sizeof ret->lock);
-    hf_pg_take_text(&at, ret->key, sizeof ret->key);
     hf_pg_take_text(&at, ret->owner, sizeof ret->owner);
     hf_pg_take_text(&at, ret->reason, sizeof ret->reason);
 }

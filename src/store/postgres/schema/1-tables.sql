@@ -197,38 +197,38 @@ COMMENT ON COLUMN holdfast.event.detail       IS 'More, for people';
 
 -- Changed only by who has locked the row of its lock. What changes with its state is in no index, so that a
 -- claim and an end are cheap (HOT): who waits, runs and has ended is found in pending, running and ended. Input and output are
--- apart, so that a row is small and travels whole in an answer.
+-- apart, so that a row is small and travels whole in an answer. What never changes first, for the log, as in lock. A
+-- page holds what was recorded and, a third larger, what a claim of all of it makes of it.
 CREATE TABLE holdfast.execution (
     seq              bigint      GENERATED ALWAYS AS IDENTITY,
-    run_at           timestamptz NOT NULL,
     created_at       timestamptz NOT NULL,
-    started_at       timestamptz,
-    finished_at      timestamptz,
-    fence            bigint,
+    run_at           timestamptz NOT NULL,
     priority         integer     NOT NULL DEFAULT 0,
-    attempt          integer     NOT NULL DEFAULT 0,
     max_attempts     integer     NOT NULL DEFAULT 0,
     on_lost          integer     NOT NULL DEFAULT 0,
-    exit_code        integer,
-    spent            integer     NOT NULL DEFAULT 0,
     concurrency      integer     NOT NULL DEFAULT 0,
     retry_backoff_ms bigint      NOT NULL DEFAULT 0,
     once             boolean     NOT NULL DEFAULT false,
+    id               uuid        PRIMARY KEY,
+    retry_of         uuid,
+    workflow         text        NOT NULL COLLATE "C",
+    lock             text        NOT NULL COLLATE "C",
+    key              text        COLLATE "C",
+    started_at       timestamptz,
+    fence            bigint,
+    finished_at      timestamptz,
+    attempt          integer     NOT NULL DEFAULT 0,
+    spent            integer     NOT NULL DEFAULT 0,
+    exit_code        integer,
     spawned          boolean     NOT NULL DEFAULT false,
     cancel_requested boolean     NOT NULL DEFAULT false,
     to_verify        boolean     NOT NULL DEFAULT false,
     parked           boolean     NOT NULL DEFAULT false,
     frees_key        boolean     NOT NULL DEFAULT false,
-    id               uuid        PRIMARY KEY,
-    retry_of         uuid,
-    state            text        NOT NULL COLLATE "C"
-                     CHECK (state IN ('PENDING', 'RUNNING', 'SUCCESS', 'FAILED', 'ABORTED')),
-    workflow         text        NOT NULL COLLATE "C",
-    lock             text        NOT NULL COLLATE "C",
-    key              text        COLLATE "C",
+    state            text        NOT NULL COLLATE "C",
     owner            text        COLLATE "C",
     reason           text        COLLATE "C"
-) WITH (fillfactor = 50, vacuum_truncate = false, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 500);
+) WITH (fillfactor = 40, vacuum_truncate = false, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_threshold = 500);
 -- Some empty pages from the start, as lock has them, so that no plan is made that reads the whole table.
 ALTER TABLE holdfast.execution ALTER COLUMN reason SET STORAGE PLAIN;
 INSERT INTO holdfast.execution (run_at, created_at, id, state, workflow, lock, reason)
