@@ -342,3 +342,17 @@ def make_holdfast(tmp_path):
     yield make
     for holdfast in made:
         holdfast.close()
+
+
+@pytest.fixture
+def server(start_postgres):
+    """A PostgreSQL of the test's own."""
+    return start_postgres()
+
+
+@pytest.fixture
+def direct(server, make_holdfast):
+    """The program on a new database of that server."""
+    holdfast = make_holdfast(server.create_database("locks"))
+    holdfast.ok("init")
+    return holdfast

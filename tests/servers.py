@@ -13,6 +13,7 @@ its arguments replaced by that of a new database, table or prefix on a new serve
 """
 import contextlib
 import fcntl
+import filecmp
 import glob
 import hashlib
 import http.client
@@ -393,6 +394,13 @@ class Missing(RuntimeError):
     """Something that a test needs can't be had here."""
 
 
+def copy_if_new(source, to):
+    """Somebody may be running the script that is there: it is left alone, or replaced as a whole."""
+    if not os.path.exists(to) or not filecmp.cmp(source, to, shallow=False):
+        shutil.copy2(source, to + ".new")
+        os.replace(to + ".new", to)
+
+
 def npm_packages(folder):
     """Where the packages that a folder's lock file pins are installed, with the folder's own scripts."""
     source = os.path.join(TESTS, folder)
@@ -405,7 +413,7 @@ def npm_packages(folder):
     os.makedirs(place, exist_ok=True)
     with open(os.path.join(place, ".installing"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.copytree(source, place, dirs_exist_ok=True)
+        shutil.copytree(source, place, dirs_exist_ok=True, copy_function=copy_if_new)
         if not os.path.exists(os.path.join(place, "node_modules", ".package-lock.json")):
             done = subprocess.run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], cwd=place, text=True, capture_output=True)
             if done.returncode:

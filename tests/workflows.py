@@ -45,3 +45,19 @@ class Workflows:
 
     def wait_for(self, execution_id, *states):
         return poll(lambda: (x := self.show(execution_id))["state"] in states and x)
+
+
+def sh(script, **settings):
+    """A workflow whose command is a shell's."""
+    return {"command": ["sh", "-c", script], **settings}
+
+
+def work(hf, *args, **options):
+    """A worker that goes on; what it says goes to a file, so that it never waits for us to read it."""
+    with open(hf.tmp_path / "work.log", "a") as log:
+        return hf.start("work", *args, stderr=log, **options)
+
+
+def said(hf):
+    path = hf.tmp_path / "work.log"
+    return path.read_text() if path.exists() else ""

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "output.h"
+#include "printed.h"
 #include "text.h"
 #include "wire.h"
 
@@ -9,39 +10,7 @@ enum { FOLLOW_POLL_MS = 200, WHOLE_MAX = 7 * HF_INPUT_MAX };
 
 /* ---- what is kept --------------------------------------------------------------------------- */
 
-/* The output in its two parts; where nothing is missing between them they are one. */
-struct output {
-    struct hf_buf head, tail;
-    int64_t skipped;
-};
-#define OUTPUT_INIT                                                                                \
-    {                                                                                              \
-        .head = HF_BUF(2 * HF_OUTPUT_MAX + 1), .tail = HF_BUF(HF_OUTPUT_MAX + 1)                   \
-    }
-
-static int keep_output(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    struct output *o = arg;
-    if (skipped)
-        o->skipped = skipped;
-    hf_buf_add(o->skipped ? &o->tail : &o->head, bytes, n);
-    return 0;
-}
-
-static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    (void)skipped;
-    hf_buf_add(arg, bytes, n);
-    return 0;
-}
-
-static void clear_output(struct output *o)
-{
-    hf_buf_clear(&o->head);
-    hf_buf_clear(&o->tail);
-}
-
-static int64_t total_of(const struct output *o)
+static int64_t total_of(const struct hf_printed *o)
 {
     return (int64_t)(o->head.len + o->tail.len) + o->skipped;
 }
@@ -50,27 +19,25 @@ static int64_t total_of(const struct output *o)
 
 int cli_put_whole_execution(struct cli *cli, struct hf *hf, const struct hf_execution *x)
 {
-    struct output output = OUTPUT_INIT;
+    struct hf_printed output = HF_PRINTED;
     struct hf_buf input = HF_BUF(HF_INPUT_MAX + 1), json = HF_BUF(WHOLE_MAX);
     struct hf_error err;
     int code = 0;
-    if (hf_execution_data(hf, x->id, HF_DATA_INPUT, keep_bytes, &input, &err) < 0 ||
-        hf_execution_data(hf, x->id, HF_DATA_OUTPUT, keep_output, &output, &err) < 0)
+    if (hf_execution_data(hf, x->id, HF_DATA_INPUT, hf_data_add, &input, &err) < 0 ||
+        hf_execution_data(hf, x->id, HF_DATA_OUTPUT, hf_printed_add, &output, &err) < 0)
         code = cli_fail(cli, &err);
     else {
         hf_wire_execution(&json, x);
         hf_wire_reopen(&json, NULL);
         hf_wire_bytes(&json, "input", input.data, input.len);
         hf_buf_putc(&json, ',');
-        hf_wire_bytes(&json, "output", output.head.data, output.head.len);
-        hf_buf_printf(&json, ",\"outputSkipped\":%lld,", (long long)output.skipped);
-        hf_wire_bytes(&json, "outputTail", output.tail.data, output.tail.len);
+        hf_printed_write(&json, &output);
         hf_buf_putc(&json, '}');
         code = cli_put_json(&json);
     }
     hf_buf_clear(&json);
     hf_buf_clear(&input);
-    clear_output(&output);
+    hf_printed_clear(&output);
     return code;
 }
 
@@ -110,17 +77,17 @@ static int print_part(struct printing *p, const struct hf_buf *part, int64_t fro
 
 static int print_output(struct printing *p, struct hf *hf)
 {
-    struct output output = OUTPUT_INIT;
+    struct hf_printed output = HF_PRINTED;
     struct hf_error err;
     int code;
-    if (hf_execution_data(hf, p->id, HF_DATA_OUTPUT, keep_output, &output, &err) < 0)
+    if (hf_execution_data(hf, p->id, HF_DATA_OUTPUT, hf_printed_add, &output, &err) < 0)
         code = cli_fail(p->cli, &err);
     else {
         code = print_part(p, &output.head, 0);
         if (!code)
             code = print_part(p, &output.tail, total_of(&output) - (int64_t)output.tail.len);
     }
-    clear_output(&output);
+    hf_printed_clear(&output);
     return code ? code : cli_flush();
 }
 

@@ -11,6 +11,7 @@
 
 #include "cli.h"
 #include "output.h"
+#include "printed.h"
 #include "process.h"
 
 enum { CHUNK = 1000, BATCH = 32, BATCH_BYTES = 4 << 20, ATTEMPTS = 4 };
@@ -50,20 +51,13 @@ static void batch_clear(struct batch *b)
     b->n = b->bytes = 0;
 }
 
-static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    (void)skipped;
-    hf_buf_add(arg, bytes, n);
-    return 0;
-}
-
 /* What repeats `old`: with its input, but its key stays the old one's. */
 static int batch_add(struct batch *b, const struct hf_execution *old)
 {
     struct hf_error err;
     struct hf_buf *input = &b->inputs[b->n];
     *input = (struct hf_buf)HF_BUF(HF_INPUT_MAX + 1);
-    int r = hf_execution_data(b->hf, old->id, HF_DATA_INPUT, keep_bytes, input, &err);
+    int r = hf_execution_data(b->hf, old->id, HF_DATA_INPUT, hf_data_add, input, &err);
     if (r < 0 || input->failed) {
         if (r >= 0)
             cli_complain("out of memory");

@@ -121,7 +121,8 @@ const struct cli_command cli_commands[] = {
      .details =
          "Any number of workers on any number of hosts. SIGTERM or SIGINT: claim nothing more,\n"
          "let commands finish within the grace, exit 0; again: end them at once. SIGHUP: read\n"
-         "the workflows again. A line on stderr for each execution that is started or ends.",
+         "the workflows again. A line on stderr for each execution that is started or ends;\n"
+         "with -q only of trouble.",
      .run = cmd_work},
     {.name = "executions",
      .bit = CLI_EXECUTIONS,

@@ -124,7 +124,7 @@ const struct cli_option cli_option_table[] = {
     {0, "expires", "D", CLI_TOKEN, CLI_DURATION, AT(expires_ms), 1, EVER,
      "create: it is good for D (for ever)"},
     {0, "store", "URL", CLI_ALL, CLI_TEXT, AT(store_url), 1, INT_MAX,
-     "sqlite:PATH, file:DIR, postgres://..., http://... ($HOLDFAST_STORE, else your sqlite:)"},
+     "sqlite:, file:, postgres:, dynamodb:, etcd: or http: ($HOLDFAST_STORE, else your sqlite:)"},
     {0, "json", NULL, CLI_ALL, CLI_FLAG, AT(json), 0, 0, "print JSON: one object per line"},
     {'q', "quiet", NULL, CLI_ALL, CLI_FLAG, AT(quiet), 0, 0,
      "print only what was asked for, and errors; not that a lock is held"},

@@ -249,6 +249,19 @@ int hf_ask_store(struct hf *hf, const struct hf_request *request, struct hf_answ
 
 /* ---- a lease's life after it was acquired --------------------------------------------------- */
 
+int hf_renew(struct hf *hf, const struct hf_request *extend, struct hf_lease *ret,
+             struct hf_error *err)
+{
+    struct hf_answer answer;
+    int64_t sent_ms;
+    int r = hf_ask_store(hf, extend, &answer, &sent_ms, err);
+    if (r < 0)
+        return r;
+    answer.lease.deadline_ms = hf_deadline_ms(sent_ms, answer.lease.ttl_ms);
+    *ret = answer.lease;
+    return 0;
+}
+
 int hf_extend(struct hf *hf, struct hf_lease *lease, int64_t ttl_ms, struct hf_error *err)
 {
     struct hf_request req = {.op = HF_OP_EXTEND,
@@ -256,14 +269,7 @@ int hf_extend(struct hf *hf, struct hf_lease *lease, int64_t ttl_ms, struct hf_e
                              .token = lease->token,
                              .fence = lease->fence,
                              .ttl_ms = ttl_ms};
-    struct hf_answer answer;
-    int64_t sent_ms;
-    int r = hf_ask_store(hf, &req, &answer, &sent_ms, err);
-    if (r < 0)
-        return r;
-    answer.lease.deadline_ms = hf_deadline_ms(sent_ms, answer.lease.ttl_ms);
-    *lease = answer.lease;
-    return 0;
+    return hf_renew(hf, &req, lease, err);
 }
 
 int hf_release(struct hf *hf, const struct hf_lease *lease, struct hf_error *err)

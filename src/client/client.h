@@ -41,6 +41,10 @@ int hf_ask_store(struct hf *hf, const struct hf_request *request, struct hf_answ
  */
 int64_t hf_deadline_ms(int64_t sent_ms, int64_t ttl_ms);
 
+/* One extend, and the lease as it is then, with its deadline. */
+int hf_renew(struct hf *hf, const struct hf_request *extend, struct hf_lease *ret,
+             struct hf_error *err);
+
 /*
  * hf_acquire(); where `begun` is not NULL its fields that tell of an execution are in the request,
  * and the execution that was begun or found is in `ret_execution`.

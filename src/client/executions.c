@@ -278,14 +278,7 @@ int hf_spawned(struct hf *hf, struct hf_lease *lease, struct hf_error *err)
                              .token = lease->token,
                              .fence = lease->fence,
                              .spawned = true};
-    struct hf_answer answer;
-    int64_t sent_ms;
-    int r = hf_ask_store(hf, &req, &answer, &sent_ms, err);
-    if (r < 0)
-        return r;
-    answer.lease.deadline_ms = hf_deadline_ms(sent_ms, answer.lease.ttl_ms);
-    *lease = answer.lease;
-    return 0;
+    return hf_renew(hf, &req, lease, err);
 }
 
 int hf_finish(struct hf *hf, const struct hf_lease *lease, const struct hf_result *result,

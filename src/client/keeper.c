@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -18,6 +17,7 @@
 #include "client.h"
 #include "clock.h"
 #include "error.h"
+#include "thread.h"
 
 enum { BATCH_MAX = 64, RETRY_MIN_MS = 20 };
 
@@ -220,17 +220,6 @@ static void free_keeping(struct hf_keeping *all)
     free(all);
 }
 
-/* Signals are for the program's own threads. */
-static int start_thread(struct hf *hf)
-{
-    sigset_t all_signals, before;
-    sigfillset(&all_signals);
-    pthread_sigmask(SIG_BLOCK, &all_signals, &before);
-    int failed = pthread_create(&hf->keeping->thread, NULL, keep_renewing, hf);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 static int start_keeping(struct hf *hf, struct hf_error *err)
 {
     struct hf_keeping *all = calloc(1, sizeof *all);
@@ -241,7 +230,9 @@ static int start_keeping(struct hf *hf, struct hf_error *err)
     all->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     all->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     hf->keeping = all;
-    int failed = all->kick_fd < 0 || all->timer_fd < 0 ? errno : start_thread(hf);
+    int failed = all->kick_fd < 0 || all->timer_fd < 0
+                     ? errno
+                     : hf_thread_start(&all->thread, keep_renewing, hf);
     if (!failed)
         return 0;
     hf->keeping = NULL;

@@ -19,11 +19,11 @@
 #include "clock.h"
 #include "error.h"
 #include "text.h"
+#include "waiting.h"
 
 enum {
     POLL_MS = 5000,       /* the backup of a lost wake-up; jittered down to half */
     BLIND_POLL_MS = 100,  /* where nobody will wake us: no watch, or a foreign holder */
-    STAGGER_MS = 50,      /* between the waiters who look when a lease runs out */
     TROUBLE_MIN_MS = 100, /* before a store that failed is asked again; doubled each time, */
     TROUBLE_MAX_MS = 4000 /* up to this; jittered down to half */
 };
@@ -241,14 +241,11 @@ static int64_t poll_ms(const struct hf_wait *w, const struct hf_answer *answer)
 static void set_timer(struct hf_wait *w, const struct hf_answer *answer, bool dead_ahead)
 {
     int64_t in_ms = poll_ms(w, answer);
-    /* It is ours for the asking, or the next of the dead can be seen. Where somebody is ahead, either
-     * that one died since the answer, or lives and is concerned first, whoever may be dead in between. */
-    w->asked_twice = dead_ahead && answer->ahead > 0 && !w->asked_twice;
-    if (dead_ahead && (answer->ahead == 0 || w->asked_twice))
+    int64_t looks_in_ms = hf_waiter_looks_in_ms(answer);
+    if (looks_in_ms < in_ms)
+        in_ms = looks_in_ms;
+    if (hf_waiter_asks_at_once(&w->asked_twice, answer, dead_ahead))
         in_ms = 1;
-    int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
-    if (runs_out_ms < in_ms)
-        in_ms = runs_out_ms;
     sleep_at_most(w, in_ms);
 }
 

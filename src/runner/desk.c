@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,6 +13,7 @@
 #include "id.h"
 #include "log.h"
 #include "retention.h"
+#include "thread.h"
 
 enum {
     POLL_MS = 500, /* how often it looks for what is due where nobody wakes it; up to twice that */
@@ -458,14 +458,9 @@ int hf_desk_open(struct hf_desk *d, struct hf_workflows *all, struct hf_error *e
     return r;
 }
 
-/* Signals are for the loop. */
 int hf_desk_start(struct hf_desk *d, struct hf_error *err)
 {
-    sigset_t all_signals, before;
-    sigfillset(&all_signals);
-    pthread_sigmask(SIG_BLOCK, &all_signals, &before);
-    int failed = pthread_create(&d->thread, NULL, desk_main, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = hf_thread_start(&d->thread, desk_main, d);
     d->has_thread = !failed;
     return failed ? hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start the worker's thread")
                   : 0;

@@ -235,7 +235,8 @@ static void stop(struct loop *l)
         return;
     }
     snprintf(running, sizeof running, "%zu", l->n_jobs);
-    log_event("stopping", "running", running, LOG_END);
+    if (!l->opts->quiet)
+        log_event("stopping", "running", running, LOG_END);
     go_to(l, STOPPING);
     l->stop_ms = hf_clock_boot_ms() + l->opts->grace_ms;
     hf_desk_stop(l->desk);
@@ -371,6 +372,8 @@ static int open_desk(struct loop *l, struct hf_workflows *all, struct hf_error *
 static void say_working(const struct loop *l)
 {
     char concurrency[24];
+    if (l->opts->quiet)
+        return;
     const char *caution = hf_caution(l->desk->hf);
     snprintf(concurrency, sizeof concurrency, "%zu", l->desk->concurrency);
     if (caution)
@@ -389,7 +392,8 @@ static int work(struct loop *l, struct hf_error *err)
     if (r < 0)
         return r;
     run(l);
-    log_event("stopped", LOG_END);
+    if (!l->opts->quiet)
+        log_event("stopped", LOG_END);
     return l->nursery_died ? hf_fail(err, HF_LOST,
                                      "the process that starts commands was killed, so every "
                                      "command was ended; start the worker again")

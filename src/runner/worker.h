@@ -31,7 +31,7 @@ struct hf_work_options {
     int64_t max;         /* end after so many executions; 0: no limit */
     int64_t grace_ms;    /* how long commands may go on after SIGTERM */
     bool drain;          /* end when nothing is due */
-    bool quiet;          /* no line per execution */
+    bool quiet;          /* only of trouble is told */
 };
 
 /*

@@ -371,11 +371,6 @@ bool body_require(struct request *req, bool is_there, const char *what)
 
 /* ---- large bodies --------------------------------------------------------------------------- */
 
-static struct request *request_of(struct job *job)
-{
-    return (struct request *)((char *)job - offsetof(struct request, job));
-}
-
 static int take_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     (void)hf;

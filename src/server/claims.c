@@ -6,6 +6,7 @@
 #include "error.h"
 #include "execution.h"
 #include "locks.h"
+#include "printed.h"
 #include "wire.h"
 
 enum {
@@ -79,13 +80,6 @@ static void give_back(struct claim *c)
 
 /* ---- inputs, and the answer ----------------------------------------------------------------- */
 
-static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    (void)skipped;
-    hf_buf_add(arg, bytes, n);
-    return 0;
-}
-
 /* One that is to be verified is started, if at all, when its worker says so. */
 static bool is_marked(const struct claim *c, const struct item *item)
 {
@@ -98,7 +92,7 @@ static int write_item(struct hf *hf, const struct item *item, struct hf_buf *out
 {
     struct hf_buf input = HF_BUF(HF_INPUT_MAX);
     struct hf_execution x = item->x;
-    int r = hf_execution_data(hf, item->id, HF_DATA_INPUT, keep_bytes, &input, err);
+    int r = hf_execution_data(hf, item->id, HF_DATA_INPUT, hf_data_add, &input, err);
     if (is_marked(item->claim, item)) /* or will be, before anybody reads this */
         hf_execution_spawn(&x);
     execution_write(out, &x, &item->lease);
@@ -116,7 +110,7 @@ static int write_item(struct hf *hf, const struct item *item, struct hf_buf *out
 
 static int answer_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct claim *c = claim_of(req);
     struct hf_buf *out = &c->call.out;
     size_t left = INPUTS_MAX;
@@ -246,7 +240,7 @@ static void mark_all(struct claim *c)
 static void answer_done(struct job *job, int code, const struct hf_answer *answer,
                         const struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct claim *c = claim_of(req);
     (void)answer;
     if (code < 0)

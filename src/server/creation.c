@@ -9,6 +9,7 @@
 #include "executions.h"
 #include "jsontext.h"
 #include "locks.h"
+#include "printed.h"
 #include "wire.h"
 
 enum { INPUT_DEPTH_MAX = 200 };
@@ -173,8 +174,7 @@ static void enqueue_done(struct job *job, int code, const struct hf_answer *answ
                          const struct hf_error *err)
 {
     struct request *req;
-    if (code >= 0 &&
-        was_skipped((struct request *)((char *)job - offsetof(struct request, job)), answer)) {
+    if (code >= 0 && was_skipped(request_of(job), answer)) {
         if ((req = request_back(job)))
             answer_skipped(req, answer);
         return;
@@ -226,7 +226,7 @@ static void spawn_done(struct job *job, int code, const struct hf_answer *answer
 static void begin_done(struct job *job, int code, const struct hf_answer *answer,
                        const struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct execution_call *call = req->context;
     if (!call->spawn.done) {
         if ((req = execution_answered(job, code, answer, err)))
@@ -284,18 +284,11 @@ void post_execution(struct request *req) { body_take(req, read_creation, create)
 
 /* ---- retry ---------------------------------------------------------------------------------- */
 
-static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    (void)skipped;
-    hf_buf_add(arg, bytes, n);
-    return 0;
-}
-
 static int input_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct execution_call *call = req->context;
-    int r = hf_execution_data(hf, req->execution, HF_DATA_INPUT, keep_bytes, &call->input, err);
+    int r = hf_execution_data(hf, req->execution, HF_DATA_INPUT, hf_data_add, &call->input, err);
     return r >= 0 && call->input.failed ? hf_fail(err, HF_NOMEM, "out of memory") : r;
 }
 

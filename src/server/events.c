@@ -76,11 +76,6 @@ static bool take_query(struct request *req, struct query *q)
 
 /* ---- pages ---------------------------------------------------------------------------------- */
 
-static struct request *request_of(struct job *job)
-{
-    return (struct request *)((char *)job - offsetof(struct request, job));
-}
-
 static void page_forget(struct request *req)
 {
     struct query *q = req->context;

@@ -89,11 +89,6 @@ static void go_on(struct request *req)
         call->go(req);
 }
 
-static struct request *request_of(struct job *job)
-{
-    return (struct request *)((char *)job - offsetof(struct request, job));
-}
-
 static int find_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = request_of(job);

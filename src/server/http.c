@@ -381,7 +381,7 @@ void request_ask(struct request *req, enum lane_name lane, job_done_fn *done)
 
 struct request *request_back(struct job *job)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     req->working = false;
     if (!req->gone)
         return req;

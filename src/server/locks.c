@@ -227,7 +227,7 @@ static int list_one(void *arg, const struct hf_status *status)
 
 static int list_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct listing *l = req->context;
     return hf_list_after(hf, l->filter, l->prefix, l->after, list_one, l, err);
 }
@@ -236,7 +236,7 @@ static void list_done(struct job *job, int code, const struct hf_answer *answer,
                       const struct hf_error *err)
 {
     (void)answer;
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct listing *l = req->context;
     if (!req->gone && code >= 0) {
         hf_buf_puts(&req->answer, "{\"items\":[");

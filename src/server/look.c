@@ -4,6 +4,7 @@
 
 #include "error.h"
 #include "executions.h"
+#include "printed.h"
 #include "text.h"
 #include "wire.h"
 
@@ -11,11 +12,6 @@ enum {
     WHOLE_MAX = 3 * HF_INPUT_MAX, /* of an answer with an input in it */
     SCAN_MAX = 10000              /* executions that one page of a token with a prefix looks at */
 };
-
-static struct request *request_of(struct job *job)
-{
-    return (struct request *)((char *)job - offsetof(struct request, job));
-}
 
 /* The lane has written the answer into the call. */
 static void out_done(struct job *job, int code, const struct hf_answer *answer,
@@ -43,63 +39,24 @@ static void write_out(struct request *req, job_work_fn *work, const char *conten
 
 /* ---- what is kept of one -------------------------------------------------------------------- */
 
-/* The output in its two parts; where nothing is missing between them they are one. */
-struct output {
-    struct hf_buf head, tail;
-    int64_t skipped;
-};
-#define OUTPUT_INIT                                                                                \
-    {                                                                                              \
-        .head = HF_BUF(2 * HF_OUTPUT_MAX + 1), .tail = HF_BUF(HF_OUTPUT_MAX + 1)                   \
-    }
-
-static int keep_output(void *arg, const void *bytes, size_t n, int64_t skipped)
+static int read_output(struct hf *hf, const char *id, struct hf_printed *ret, struct hf_error *err)
 {
-    struct output *o = arg;
-    if (skipped)
-        o->skipped = skipped;
-    hf_buf_add(o->skipped ? &o->tail : &o->head, bytes, n);
-    return 0;
-}
-
-static int keep_bytes(void *arg, const void *bytes, size_t n, int64_t skipped)
-{
-    (void)skipped;
-    hf_buf_add(arg, bytes, n);
-    return 0;
-}
-
-static void clear_output(struct output *o)
-{
-    hf_buf_clear(&o->head);
-    hf_buf_clear(&o->tail);
-}
-
-static int read_output(struct hf *hf, const char *id, struct output *ret, struct hf_error *err)
-{
-    int r = hf_execution_data(hf, id, HF_DATA_OUTPUT, keep_output, ret, err);
+    int r = hf_execution_data(hf, id, HF_DATA_OUTPUT, hf_printed_add, ret, err);
     if (r >= 0 && (ret->head.failed || ret->tail.failed))
         r = hf_fail(err, HF_NOMEM, "out of memory");
     if (r < 0)
-        clear_output(ret);
+        hf_printed_clear(ret);
     return r;
-}
-
-static void write_output(struct hf_buf *out, const struct output *o)
-{
-    hf_wire_bytes(out, "output", o->head.data, o->head.len);
-    hf_buf_printf(out, ",\"outputSkipped\":%lld,", (long long)o->skipped);
-    hf_wire_bytes(out, "outputTail", o->tail.data, o->tail.len);
 }
 
 int execution_write_output(struct hf *hf, const char *id, struct hf_buf *out, struct hf_error *err)
 {
-    struct output output = OUTPUT_INIT;
+    struct hf_printed output = HF_PRINTED;
     int r = read_output(hf, id, &output, err);
     if (r < 0)
         return r;
-    write_output(out, &output);
-    clear_output(&output);
+    hf_printed_write(out, &output);
+    hf_printed_clear(&output);
     return 0;
 }
 
@@ -109,8 +66,8 @@ static int whole_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = request_of(job);
     struct execution_call *call = req->context;
-    struct output output = OUTPUT_INIT;
-    int r = hf_execution_data(hf, req->execution, HF_DATA_INPUT, keep_bytes, &call->input, err);
+    struct hf_printed output = HF_PRINTED;
+    int r = hf_execution_data(hf, req->execution, HF_DATA_INPUT, hf_data_add, &call->input, err);
     if (r >= 0 && call->input.failed)
         r = hf_fail(err, HF_NOMEM, "out of memory");
     if (r >= 0)
@@ -121,10 +78,10 @@ static int whole_work(struct job *job, struct hf *hf, struct hf_error *err)
     hf_wire_reopen(&call->out, NULL);
     hf_wire_bytes(&call->out, "input", call->input.data, call->input.len);
     hf_buf_putc(&call->out, ',');
-    write_output(&call->out, &output);
+    hf_printed_write(&call->out, &output);
     hf_buf_putc(&call->out, '}');
     hf_buf_clear(&call->input);
-    clear_output(&output);
+    hf_printed_clear(&output);
     return 0;
 }
 
@@ -151,7 +108,7 @@ static int input_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = request_of(job);
     struct execution_call *call = req->context;
-    return hf_execution_data(hf, req->execution, HF_DATA_INPUT, keep_bytes, &call->out, err);
+    return hf_execution_data(hf, req->execution, HF_DATA_INPUT, hf_data_add, &call->out, err);
 }
 
 static void put_input(struct request *req)
@@ -165,14 +122,14 @@ static int output_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = request_of(job);
     struct execution_call *call = req->context;
-    struct output output = OUTPUT_INIT;
+    struct hf_printed output = HF_PRINTED;
     int r = read_output(hf, req->execution, &output, err);
     if (r < 0)
         return r;
     hf_buf_printf(&call->out, "{\"id\":\"%s\",", req->execution);
-    write_output(&call->out, &output);
+    hf_printed_write(&call->out, &output);
     hf_buf_putc(&call->out, '}');
-    clear_output(&output);
+    hf_printed_clear(&output);
     return 0;
 }
 
@@ -184,7 +141,7 @@ static int log_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
     struct request *req = request_of(job);
     struct execution_call *call = req->context;
-    struct output output = OUTPUT_INIT;
+    struct hf_printed output = HF_PRINTED;
     int r = read_output(hf, req->execution, &output, err);
     if (r < 0)
         return r;
@@ -193,7 +150,7 @@ static int log_work(struct job *job, struct hf *hf, struct hf_error *err)
         hf_buf_printf(&call->out, "\n[holdfast: %lld bytes were not kept]\n",
                       (long long)output.skipped);
     hf_buf_add(&call->out, output.tail.data, output.tail.len);
-    clear_output(&output);
+    hf_printed_clear(&output);
     return 0;
 }
 

@@ -198,11 +198,6 @@ static void put_acquires(struct hf_buf *out, const struct metrics *m)
 
 /* ---- the routes ----------------------------------------------------------------------------- */
 
-static struct request *request_of(struct job *job)
-{
-    return (struct request *)((char *)job - offsetof(struct request, job));
-}
-
 static void totals_forget(struct request *req)
 {
     if (req->working)

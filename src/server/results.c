@@ -57,7 +57,7 @@ static void finish(struct result *r)
 /* The one that a request's job looks at: the request's context begins with it. */
 static struct result *result_of(struct job *job)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     return req->context;
 }
 

@@ -321,6 +321,11 @@ void request_refuse(struct request *req, unsigned status, int code, const char *
 /* In how many seconds it is worth to ask again after this refusal; 0: never. */
 int retry_after_s(int code, const struct hf_status *holder);
 
+static inline struct request *request_of(struct job *job)
+{
+    return (struct request *)((char *)job - offsetof(struct request, job));
+}
+
 /* Put the request's job on a lane. done() is called even if the client has gone: request_back(). */
 void request_ask(struct request *req, enum lane_name lane, job_done_fn *done);
 

@@ -18,6 +18,7 @@
     X(SSL_CTX_set_default_passwd_cb)                                                               \
     X(SSL_CTX_use_certificate_chain_file)                                                          \
     X(SSL_CTX_use_PrivateKey_file)                                                                 \
+    X(SSL_CTX_check_private_key)                                                                   \
     X(SSL_new)                                                                                     \
     X(SSL_free)                                                                                    \
     X(SSL_set_bio)                                                                                 \
@@ -87,7 +88,9 @@ static int use_files(SSL_CTX *ctx, const char *cert, const char *key, struct hf_
             return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read %s", files[i]);
     if (ssl.SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
         return fail(err, "no certificate that can be used is in", cert);
-    if (ssl.SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
+    /* A key of another kind than the certificate's is only found by the second look. */
+    if (ssl.SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1 ||
+        ssl.SSL_CTX_check_private_key(ctx) != 1)
         return fail(err, "do --tls-cert and --tls-key belong together? There is no such key in",
                     key);
     return 0;

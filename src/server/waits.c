@@ -17,14 +17,14 @@
 #include "error.h"
 #include "id.h"
 #include "locks.h"
+#include "waiting.h"
 
 enum {
     POLL_MS =
         8000, /* how often a place is kept, jittered down to half; the store forgets after 20 s */
     BLIND_MS = 250,    /* where the store can't wake: so often, and ... */
     BLIND_EACH_MS = 1, /* ... so much more rarely for each one that waits */
-    STAGGER_MS = 50,   /* between those who look when a lease runs out ... */
-    LOOK_MAX = 8,      /* ... of whom there are so many: the others are behind them */
+    LOOK_MAX = 8,      /* so many look when a lease runs out: the others are behind them */
     N_BUCKETS = 4096
 };
 
@@ -243,11 +243,10 @@ static void sleep_on(struct wait *w, const struct hf_answer *answer)
                                : jittered(t, 2 * (BLIND_MS + BLIND_EACH_MS * (int64_t)t->n));
     if (in_ms > POLL_MS)
         in_ms = POLL_MS;
-    int64_t runs_out_ms = answer->holder.remaining_ms + 1 + STAGGER_MS * (int64_t)answer->ahead;
-    if (answer->ahead < LOOK_MAX && runs_out_ms < in_ms)
-        in_ms = runs_out_ms;
-    w->asked_twice = w->job.dead_ahead && answer->ahead > 0 && !w->asked_twice;
-    if (w->job.dead_ahead && (answer->ahead == 0 || w->asked_twice))
+    int64_t looks_in_ms = hf_waiter_looks_in_ms(answer);
+    if (answer->ahead < LOOK_MAX && looks_in_ms < in_ms)
+        in_ms = looks_in_ms;
+    if (hf_waiter_asks_at_once(&w->asked_twice, answer, w->job.dead_ahead))
         in_ms = 1;
     if (in_ms > w->until_ms - at_ms)
         in_ms = w->until_ms - at_ms;

@@ -70,7 +70,7 @@ struct sleep {
 
 static int sleep_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct sleep *s = req->context;
     const char *workflows[WORKFLOWS_MAX];
     struct hf_claim_options wants = HF_CLAIM_INIT;
@@ -92,7 +92,7 @@ static int sleep_work(struct job *job, struct hf *hf, struct hf_error *err)
 
 static int awake_work(struct job *job, struct hf *hf, struct hf_error *err)
 {
-    struct request *req = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *req = request_of(job);
     struct sleep *s = req->context;
     (void)hf, (void)err;
     hf_watch_awake(req->server->watch, s->id);

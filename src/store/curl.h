@@ -1,6 +1,6 @@
 /*
- * libcurl, loaded when an http: store is opened: no other command pays for it. And what every
- * request needs: a connection that is kept, deadlines, the token, and what went wrong in one line.
+ * libcurl, loaded when a store is opened that needs it: no other command pays for it. And what those
+ * stores share: listening to a stream that stays open.
  */
 #ifndef HF_STORE_CURL_H
 #define HF_STORE_CURL_H
@@ -38,5 +38,22 @@ struct hf_curl {
 
 /* Load it once; -HF_UNSUPPORTED names the package where it is missing. */
 int hf_curl_load(const struct hf_curl **ret, struct hf_error *err);
+
+/* A request that stays open, and is made again whenever it ends. All is called by hf_curl_listen(). */
+struct hf_curl_stream {
+    const struct hf_curl *curl;
+    int stop_fd; /* readable: it is over */
+    int look_ms, retry_ms;
+    void *arg;
+    /* Say what is asked, and what hears it (CURLOPT_WRITEFUNCTION). `ret_headers` are freed here. */
+    void (*ask)(void *arg, CURL *easy, struct curl_slist **ret_headers);
+    /* After whatever came, and every look_ms; false: let it end. NULL: nothing is to be looked after. */
+    bool (*look)(void *arg);
+    /* It has ended, with this HTTP status (0: none came); it is asked for again after retry_ms. */
+    void (*ended)(void *arg, long status);
+};
+
+/* Listen until we are told to stop: what a thread of its own does. */
+void hf_curl_listen(const struct hf_curl_stream *stream);
 
 #endif

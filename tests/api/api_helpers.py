@@ -4,23 +4,22 @@
         lease = service.post("/v1/locks/a", {"ttl": "30s"}).ok()      # validated against openapi.json
         assert service.get("/v1/locks/a").json["state"] == "held"
 """
-import fcntl
-import hashlib
 import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import threading
+import time
 import urllib.parse
 
 import jsonschema
 import pytest
 
-from conftest import BUILD, PATIENCE_S, ROOT, Holdfast, on_postgres, poll
+from conftest import PATIENCE_S, ROOT, Holdfast, on_postgres, poll
+from servers import Missing, npm_packages
 
 with open(os.path.join(ROOT, "src/server/openapi.json")) as file:
     OPENAPI = json.load(file)
@@ -105,12 +104,14 @@ class Service:
             arguments += ["--listen", self.listen]
         self.process = self.hf.start(*arguments, env=self.env)
         self.log = []
-        threading.Thread(target=self.read_log, args=(self.process.stderr,), daemon=True).start()
+        self.reader = threading.Thread(target=self.read_log, args=(self.process.stderr,), daemon=True)
+        self.reader.start()
         self.port = None
-        if self.listen and self.listen.startswith("127."):
+        if self.listen:
             line = poll(lambda: self.process.poll() is not None or self.logged("listening"))
             assert line is not True, "".join(self.log)
-            self.port = int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
+            if self.listen.startswith("127."):
+                self.port = int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
 
     def read_log(self, pipe):
         try:
@@ -163,8 +164,10 @@ class Service:
         return Later(lambda: self.ask(*args, **options))
 
     def stop(self):
+        """It ends as it should; from then on its log is whole."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=PATIENCE_S) == 0, "".join(self.log)
+        self.reader.join(PATIENCE_S)
 
     def memory_kib(self):
         with open(f"/proc/{self.process.pid}/status") as status:
@@ -230,20 +233,44 @@ def run_tool(*argv, **options):
     return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, **options)
 
 
+def make_certificate(where, name):
+    """A certificate of its own and its key, PEM."""
+    cert, key = str(where / f"{name}.cert"), str(where / f"{name}.key")
+    made = run_tool("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", cert,
+                    "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    assert made.returncode == 0, made.stderr
+    return cert, key
+
+
+def cut_off_slow_senders(port, n, begin, serve):
+    """So many begin and then send a byte now and then: all are cut off, and serve() does well meanwhile."""
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(n)]
+    for s in slow:
+        s.sendall(begin)
+
+    def drip():
+        serve()
+        for s in list(slow):
+            try:
+                s.sendall(b"x")
+                s.settimeout(0.001)
+                s.recv(1000)  # 408, or the end
+                slow.remove(s)
+            except TimeoutError:
+                pass
+            except OSError:
+                slow.remove(s)
+        return not slow
+
+    began = time.monotonic()
+    poll(drip, every_s=0.5)
+    assert time.monotonic() - began > 5  # not at once either
+
+
 def run_node(script, *args, **options):
     """A script of tests/api/node with the packages that its lock file pins, installed once per build."""
-    if not shutil.which("npm"):
-        pytest.skip("npm is not there")
-    source = os.path.join(ROOT, "tests/api/node")
-    with open(os.path.join(source, "package-lock.json"), "rb") as file:
-        place = os.path.join(BUILD, "tests", "node-" + hashlib.sha256(file.read()).hexdigest()[:12])
-    os.makedirs(place, exist_ok=True)
-    with open(os.path.join(place, ".installing"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(os.path.join(place, "node_modules", ".package-lock.json")):
-            shutil.copytree(source, place, dirs_exist_ok=True)
-            done = run_tool("npm", "ci", "--silent", "--no-audit", "--no-fund", cwd=place)
-            if done.returncode:
-                pytest.skip(f"npm can't install what is needed: {done.stderr[:200]}")
-        shutil.copy(os.path.join(source, script), place)
+    try:
+        place = npm_packages("api/node")
+    except Missing as missing:
+        pytest.skip(str(missing))
     return run_tool("node", os.path.join(place, script), *args, cwd=place, **options)

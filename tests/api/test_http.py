@@ -1,5 +1,4 @@
 """HTTP itself: connections that stay, bodies in pieces, clients that are old, slow, or gone; TLS."""
-import http.client
 import json
 import os
 import socket
@@ -9,7 +8,7 @@ import time
 
 import pytest
 
-from api_helpers import Service, api, make_service, run_tool, service  # noqa: F401
+from api_helpers import Service, api, make_certificate, make_service, run_tool, service  # noqa: F401
 from conftest import PATIENCE_S, poll
 
 
@@ -162,7 +161,7 @@ def test_a_query_is_decoded(service):
 
 def test_large_answers_to_a_client_that_reads_late(api, service):
     for i in range(300):
-        service.post(f"/v1/locks/large-{i:03}", {"note": "x" * 400}).ok()
+        service.post(f"/v1/locks/large-{i:03}", {"ttl": "24h", "note": "x" * 400}).ok()  # no digit less meanwhile
     whole = service.get("/v1/locks?limit=300").body
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -178,7 +177,7 @@ def test_large_answers_to_a_client_that_reads_late(api, service):
 
 def test_a_client_that_leaves_with_answers_unread(service):
     for i in range(100):
-        service.post(f"/v1/locks/large-{i:03}", {"note": "x" * 400}).ok()
+        service.post(f"/v1/locks/large-{i:03}", {"ttl": "24h", "note": "x" * 400}).ok()  # no digit less meanwhile
     for _ in range(10):
         with connect(service) as s:
             s.sendall(b"GET /v1/locks?limit=300 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
@@ -235,10 +234,7 @@ def test_pipelined_requests_leave_the_others_their_turn(service):
 
 @pytest.fixture
 def tls(api, tmp_path):
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    made = run_tool("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
-                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-    assert made.returncode == 0, made.stderr
+    cert, key = make_certificate(tmp_path, "localhost")
     service = Service(api, "--tls-cert", cert, "--tls-key", key)
     service.cert, service.key = cert, key
     return service
@@ -290,9 +286,11 @@ def test_who_speaks_no_tls_is_closed(tls):
         assert read_answer(s)[0] == 200
 
 
-def test_a_key_that_does_not_fit(api, tls, tmp_path):
+@pytest.mark.parametrize("kind", [["genrsa", "2048"], ["ecparam", "-name", "prime256v1", "-genkey", "-noout"]], ids=["rsa", "ec"])
+def test_a_key_that_does_not_fit(api, tls, tmp_path, kind):
     other = str(tmp_path / "other.pem")
-    assert run_tool("openssl", "genrsa", "-out", other, "2048").returncode == 0
+    with open(other, "w") as key:  # the certificate's is another one of kind "ec"
+        key.write(run_tool("openssl", *kind).stdout)
     done = api("serve", "--listen", "127.0.0.1:0", "--tls-cert", tls.cert, "--tls-key", other)
     assert done.returncode == 65 and "belong together" in done.stderr
     done = api("serve", "--listen", "127.0.0.1:0", "--tls-cert", "/nowhere", "--tls-key", other)

@@ -550,7 +550,8 @@ def test_a_worker_that_leaves_while_it_waits(service):
 
 def test_stopping_sends_those_who_wait_away(service):
     waiting = service.later("POST", "/v1/executions/claim", {"waitMs": 3600000})
-    time.sleep(0.3)
+    idle = service.hf.tmp_path / "store.db-wake" / "idle"
+    poll(lambda: idle.exists() and os.listdir(idle))  # it sleeps on behalf of who waits
     service.stop()
     assert waiting.join().ok() == {"items": []}
 

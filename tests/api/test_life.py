@@ -13,7 +13,7 @@ import http.client
 
 import pytest
 
-from api_helpers import Answer, Later, Service, UnixConnection, api, make_service, on_each_engine, run_tool, service  # noqa: F401
+from api_helpers import Answer, Later, Service, UnixConnection, api, make_certificate, make_service, on_each_engine, run_tool, service  # noqa: F401
 from conftest import PATIENCE_S, is_listened_at, poll
 from hooks import Hooks
 
@@ -137,10 +137,7 @@ def test_hangup_reads_tokens_again(api, make_service):
 
 
 def test_tls(api, tmp_path):
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    made = run_tool("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
-                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-    assert made.returncode == 0, made.stderr
+    cert, key = make_certificate(tmp_path, "localhost")
     service = Service(api, "--tls-cert", cert, "--tls-key", key)
     trusting = ssl.create_default_context(cafile=cert)
     c = http.client.HTTPSConnection("127.0.0.1", service.port, context=trusting, timeout=PATIENCE_S)
@@ -150,15 +147,6 @@ def test_tls(api, tmp_path):
     assert api.json("--store", f"{url}?ca-file={cert}", "status", "a")["fence"] == 1
     refused = api("--store", url, "status", "a")
     assert refused.returncode == 69 and "certificate" in refused.stderr.lower()
-
-
-def make_certificate(where, name):
-    """A certificate of its own and its key, PEM."""
-    cert, key = str(where / f"{name}.cert"), str(where / f"{name}.key")
-    made = run_tool("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", cert,
-                    "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")
-    assert made.returncode == 0, made.stderr
-    return cert, key
 
 
 def test_hangup_reads_the_certificate_again(api, tmp_path):
@@ -418,8 +406,7 @@ def test_memory_is_flat_under_load(make_service, tmp_path):
 
 
 def test_log_lines(api):
-    service = Service(api, "--log-format", "json", "--log-requests", listen=None)
+    service = Service(api, "--log-format", "json", "--log-requests", "--listen", "127.0.0.1:0", listen=None)
     poll(lambda: any('"event":"listening"' in line for line in service.log))
-    service.process.send_signal(signal.SIGTERM)
-    assert service.process.wait(timeout=PATIENCE_S) == 0
+    service.stop()
     assert [json.loads(line)["event"] for line in service.log] == ["listening", "stopping", "stopped"]

@@ -1,11 +1,10 @@
 """What a client must not be able to do: send too much, too slowly, or what two readers would read differently."""
 import json
 import socket
-import time
 
 import pytest
 
-from api_helpers import api, service  # noqa: F401
+from api_helpers import api, cut_off_slow_senders, service  # noqa: F401
 from conftest import poll
 
 
@@ -99,28 +98,7 @@ def test_pipelining(service):
 @pytest.mark.parametrize("begin", [b"POST /v1/locks/a HTTP/1.1\r\nHost: localhost\r\n",
                                    b"POST /v1/locks/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"])
 def test_slow_senders_are_cut_off_and_others_are_served(service, begin):
-    slow = [socket.create_connection(("127.0.0.1", service.port), timeout=120) for _ in range(50)]
-    for s in slow:
-        s.sendall(begin)
-
-    def drip():
-        """A byte each now and then; true once all were cut off."""
-        service.get("/healthz").ok()
-        for s in list(slow):
-            try:
-                s.sendall(b"x")
-                s.settimeout(0.001)
-                s.recv(1000)  # 408, or the end
-                slow.remove(s)
-            except TimeoutError:
-                pass
-            except OSError:
-                slow.remove(s)
-        return not slow
-
-    began = time.monotonic()
-    poll(drip, every_s=0.5)
-    assert time.monotonic() - began > 5  # not at once either
+    cut_off_slow_senders(service.port, 50, begin, lambda: service.get("/healthz").ok())
     poll(lambda: "holdfast_http_connections 1\n" in service.get("/metrics").body)
 
 

@@ -7,13 +7,9 @@ import pytest
 
 from api_helpers import Service, api, on_each_engine  # noqa: F401
 from conftest import PATIENCE_S, poll
-from workflows import Workflows
+from workflows import Workflows, sh
 
 pytestmark = pytest.mark.usefixtures("api")
-
-
-def sh(script, **settings):
-    return {"command": ["sh", "-c", script], **settings}
 
 
 class Running:

@@ -1,10 +1,9 @@
 """What a sender of webhooks must not be able to do: send too much, too slowly, or what two readers would read differently."""
 import socket
-import time
 
 import pytest
 
-from api_helpers import api  # noqa: F401
+from api_helpers import api, cut_off_slow_senders  # noqa: F401
 from conftest import poll
 from hooks import Hooks
 from test_limits import post, status_of
@@ -63,27 +62,7 @@ def test_a_body_that_nobody_reads_may_be_anything(hooks, body):
 
 def test_slow_senders_are_cut_off_and_others_are_served(hooks):
     begin = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MIB}\r\n\r\n".encode()
-    slow = [socket.create_connection(("127.0.0.1", hooks.service.port), timeout=120) for _ in range(40)]
-    for s in slow:
-        s.sendall(begin + b"x" * 10000)
-
-    def drip():
-        hooks.post("pay", b"quick").ok()
-        for s in list(slow):
-            try:
-                s.sendall(b"x")
-                s.settimeout(0.001)
-                s.recv(1000)  # 408, or the end
-                slow.remove(s)
-            except TimeoutError:
-                pass
-            except OSError:
-                slow.remove(s)
-        return not slow
-
-    began = time.monotonic()
-    poll(drip, every_s=0.5)
-    assert time.monotonic() - began > 5  # not at once either
+    cut_off_slow_senders(hooks.service.port, 40, begin + b"x" * 10000, lambda: hooks.post("pay", b"quick").ok())
     assert not [x for x in hooks.flows.all("--limit", "100000") if x["state"] != "PENDING"]
 
 

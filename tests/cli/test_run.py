@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from conftest import TTL_S, expect_renewals, in_files, marked_processes, poll
+from servers import is_alive
 
 
 def sh(script):
@@ -268,14 +269,6 @@ with open(sys.argv[1], "w") as out:
 os.rename(sys.argv[1], sys.argv[1] + ".pid")
 time.sleep(1000)
 """
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("manner", ["polite", "stubborn"])

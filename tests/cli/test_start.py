@@ -9,17 +9,13 @@ import time
 import pytest
 
 from conftest import marked_processes, poll
-from workflows import Workflows
+from workflows import Workflows, sh
 
 pytestmark = pytest.mark.stores("sqlite", "postgres", "http", "etcd")
 
 EXECUTION = ["id", "workflow", "state", "key", "runAt", "priority", "attempt", "fence", "owner", "createdAt",
              "startedAt", "finishedAt", "exitCode", "reason", "retryOf", "duplicate"]
 ENDLESS = ["sh", "-c", "echo begun; sleep 1000"]
-
-
-def sh(script, **settings):
-    return {"command": ["sh", "-c", script], **settings}
 
 
 # ---- what a command gets and gives --------------------------------------------------------------

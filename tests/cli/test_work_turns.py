@@ -8,25 +8,11 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from conftest import poll
-from workflows import Workflows
+from workflows import Workflows, said, sh, work
 
 pytestmark = pytest.mark.stores("sqlite", "postgres", "etcd")
 
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
-
-
-def sh(script, **settings):
-    return {"command": ["sh", "-c", script], **settings}
-
-
-def work(hf, *args, **options):
-    with open(hf.tmp_path / "work.log", "a") as log:
-        return hf.start("work", *args, stderr=log, **options)
-
-
-def said(hf):
-    path = hf.tmp_path / "work.log"
-    return path.read_text() if path.exists() else ""
 
 
 def works(hf, n=1):

@@ -10,18 +10,6 @@ from proxy import Proxy
 UNAVAILABLE = 69
 
 
-@pytest.fixture
-def server(start_postgres):
-    return start_postgres()
-
-
-@pytest.fixture
-def direct(server, make_holdfast):
-    holdfast = make_holdfast(server.create_database("locks"))
-    holdfast.ok("init")
-    return holdfast
-
-
 def listeners(server):
     """Sessions whose last statement was LISTEN, and the port that each came from."""
     return server.psql("SELECT client_port FROM pg_stat_activity WHERE datname = 'locks' AND query ~* '^listen'").split()

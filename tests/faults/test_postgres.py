@@ -16,22 +16,9 @@ LOST = 76
 
 
 @pytest.fixture
-def server(start_postgres):
-    return start_postgres()
-
-
-@pytest.fixture
 def proxy(server):
     with Proxy(("127.0.0.1", server.port)) as proxy:
         yield proxy
-
-
-@pytest.fixture
-def direct(server, make_holdfast):
-    """The program on a new database of the server."""
-    holdfast = make_holdfast(server.create_database("locks"))
-    holdfast.ok("init")
-    return holdfast
 
 
 @pytest.fixture

@@ -9,18 +9,6 @@ from hammer import wait_for_waiters
 
 
 @pytest.fixture
-def server(start_postgres):
-    return start_postgres()
-
-
-@pytest.fixture
-def direct(server, make_holdfast):
-    holdfast = make_holdfast(server.create_database("locks"))
-    holdfast.ok("init")
-    return holdfast
-
-
-@pytest.fixture
 def queue(direct):
     """One who holds "a" until it is told to end, and one who waits for it."""
     holder = direct.start("run", "a", "--", "sh", "-c", "echo; read x", stdin=subprocess.PIPE)

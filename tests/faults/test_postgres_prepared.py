@@ -22,16 +22,9 @@ FORGOTTEN = """
 
 
 @pytest.fixture
-def server(start_postgres):
-    return start_postgres()
-
-
-@pytest.fixture
-def direct(server, make_holdfast):
-    holdfast = make_holdfast(server.create_database("locks"))
-    holdfast.ok("init")
+def direct(server, direct):
     server.psql("ALTER DATABASE locks SET log_statement = 'all'")
-    return holdfast
+    return direct
 
 
 def ask_often(client):

@@ -7,7 +7,6 @@
 #include "scheduler.h"
 
 #include <errno.h>
-#include <libpq-fe.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,41 +17,18 @@
 #include <unistd.h>
 
 #include "../unit/check.h"
+#include "fresh.h"
 #include "text.h"
 
 #define MINUTE INT64_C(60000)
 #define HOUR (60 * MINUTE)
 
 static const char *store_url;
-static char url[300]; /* of this test's own store */
+static char url[FRESH_URL_MAX]; /* of this test's own store */
 static struct hf *hf;
 static struct hf_error err;
 
-static bool is_postgres(void) { return strncmp(store_url, "postgres:", 9) == 0; }
-
-static void drop_schema(void)
-{
-    PGconn *conn = PQconnectdb(store_url);
-    PGresult *result = PQexec(conn, "SET client_min_messages = error;"
-                                    "DROP SCHEMA IF EXISTS holdfast CASCADE");
-    if (PQresultStatus(result) != PGRES_COMMAND_OK)
-        fail_msg("%s", PQerrorMessage(conn));
-    PQclear(result);
-    PQfinish(conn);
-}
-
-static int open_one(void **state)
-{
-    static int stores;
-    if (is_postgres())
-        drop_schema();
-    snprintf(url, sizeof url, is_postgres() ? "%s" : "%s%d", store_url, ++stores);
-    if (hf_open(url, &hf, &err) < 0) {
-        print_error("%s: %s\n", url, err.message);
-        return -1;
-    }
-    return 0;
-}
+static int open_one(void **state) { return open_fresh(store_url, url, &hf); }
 
 static int close_one(void **state)
 {

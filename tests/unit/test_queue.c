@@ -1,5 +1,6 @@
 /* The pure step: who waits, in which order, and who announces what was taken over. */
 #include "scene.h"
+#include "waiting.h"
 
 /* ---- rule 10: takeovers are announced ------------------------------------------------------- */
 
@@ -326,6 +327,20 @@ static void a_wait_of_centuries_does_not_overflow(void **state)
     assert_int_equal(ask(patient), 0);
 }
 
+static void who_finds_the_one_ahead_dead_asks_again_and_then_waits(void **state)
+{
+    struct hf_answer first = {.ahead = 0}, second = {.ahead = 1, .holder = {.remaining_ms = 100}};
+    bool asked_twice = false;
+    assert_true(hf_waiter_asks_at_once(&asked_twice, &first, true));
+    assert_true(hf_waiter_asks_at_once(&asked_twice, &first, true));
+    assert_false(hf_waiter_asks_at_once(&asked_twice, &first, false));
+    assert_true(hf_waiter_asks_at_once(&asked_twice, &second, true));
+    assert_false(hf_waiter_asks_at_once(&asked_twice, &second, true)); /* no busy loop */
+    assert_false(hf_waiter_asks_at_once(&asked_twice, &second, false));
+    assert_true(hf_waiter_asks_at_once(&asked_twice, &second, true));
+    assert_ms(hf_waiter_looks_in_ms(&second), 101 + HF_STAGGER_MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -354,6 +369,7 @@ int main(void)
         T(rule_12_a_waiter_keeps_its_place_when_no_fence_can_be_had),
         T(rule_12_a_higher_priority_joins_ahead),
         T(a_wait_of_centuries_does_not_overflow),
+        T(who_finds_the_one_ahead_dead_asks_again_and_then_waits),
     };
     return cmocka_run_group_tests_name("queue", tests, NULL, NULL);
 }

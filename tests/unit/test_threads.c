@@ -6,7 +6,6 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <libpq-fe.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../store/fresh.h"
 #include "check.h"
 #include "holdfast.h"
 #include "process.h"
@@ -32,33 +32,10 @@ static struct hf_error err; /* of the test's own thread */
 
 static bool is_postgres(void) { return strncmp(store_url, "postgres:", 9) == 0; }
 
-static void drop_schema(void)
-{
-    PGconn *conn = PQconnectdb(store_url);
-    PGresult *result = PQexec(conn, "SET client_min_messages = error;"
-                                    "DROP SCHEMA IF EXISTS holdfast CASCADE");
-    if (PQresultStatus(result) != PGRES_COMMAND_OK)
-        fail_msg("%s", PQerrorMessage(conn));
-    PQclear(result);
-    PQfinish(conn);
-}
-
-/* Every test has a store that is new: a path of its own, or the same database without its schema. */
 static int open_one(void **state)
 {
-    static int stores;
-    char url[300];
-    if (is_postgres()) {
-        drop_schema();
-        snprintf(url, sizeof url, "%s", store_url);
-    } else {
-        snprintf(url, sizeof url, "%s%d", store_url, ++stores);
-    }
-    if (hf_open(url, &hf, &err) < 0) {
-        print_error("%s: %s\n", url, err.message);
-        return -1;
-    }
-    return 0;
+    char url[FRESH_URL_MAX];
+    return open_fresh(store_url, url, &hf);
 }
 
 static int close_one(void **state)

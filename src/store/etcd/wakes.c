@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 
 #include "base64.h"
 #include "error.h"
+#include "thread.h"
 #include "wakes.h"
 
 enum { READY_MS = 5000, RETRY_MS = 200, LOOK_MS = 1000, RENEW_EVERY = 5, LINE_MAX_BYTES = 4 << 20 };
@@ -159,72 +159,70 @@ static void renew_lease(struct hf_etcd_wakes *w)
     wake_all(w); /* nobody knows any more that they sleep */
 }
 
-/* Until the stream ends, another endpoint is better, or we are told to stop. True: stop. */
-static bool listen_on(struct hf_etcd_wakes *w, CURLM *multi, size_t endpoint)
-{
-    const struct hf_curl *c = w->s->curl;
-    struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
-    int running = 1;
-    time_t renewed = time(NULL);
-    while (running && !w->broken && c->multi_perform(multi, &running) == CURLM_OK && running) {
-        if (c->multi_poll(multi, &stop, 1, LOOK_MS, NULL) != CURLM_OK || stop.revents)
-            break;
-        if (w->s->current != endpoint)
-            break;
-        if (time(NULL) - renewed >= RENEW_EVERY) {
-            renew_lease(w);
-            renewed = time(NULL);
-        }
-    }
-    return stop.revents;
-}
+/* The stream that is open: from where, and when the lease was last renewed beside it. */
+struct listening {
+    struct hf_etcd_wakes *w;
+    size_t endpoint;
+    time_t renewed;
+};
 
-static bool listen_once(struct hf_etcd_wakes *w, CURLM *multi, CURL *easy)
+static void ask(void *arg, CURL *easy, struct curl_slist **ret_headers)
 {
+    struct listening *l = arg;
+    struct hf_etcd_wakes *w = l->w;
     const struct hf_curl *c = w->s->curl;
-    struct curl_slist *headers;
     struct hf_buf body = HF_BUF(8192);
-    size_t endpoint = w->s->current;
     char url[400];
+    l->endpoint = w->s->current;
+    l->renewed = time(NULL);
     w->broken = false;
     w->line.len = 0;
     w->line.failed = false;
     write_request(w, &body);
-    snprintf(url, sizeof url, "%s/v3/watch", w->s->endpoints[endpoint]);
-    hf_etcd_prepare(w->s, easy, &headers);
+    snprintf(url, sizeof url, "%s/v3/watch", w->s->endpoints[l->endpoint]);
+    hf_etcd_prepare(w->s, easy, ret_headers);
     c->easy_setopt(easy, CURLOPT_URL, url);
-    c->easy_setopt(easy, CURLOPT_POSTFIELDS, body.data);
     c->easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long)body.len);
-    c->easy_setopt(easy, CURLOPT_FAILONERROR, 1L);
+    c->easy_setopt(easy, CURLOPT_COPYPOSTFIELDS, body.data);
     c->easy_setopt(easy, CURLOPT_WRITEFUNCTION, hear);
     c->easy_setopt(easy, CURLOPT_WRITEDATA, w);
-    c->multi_add_handle(multi, easy);
-    bool stop = listen_on(w, multi, endpoint);
-    c->multi_remove_handle(multi, easy);
-    c->easy_setopt(easy, CURLOPT_HTTPHEADER, NULL);
-    c->slist_free_all(headers);
     hf_buf_clear(&body);
-    return stop;
+}
+
+/* Until it is broken, or another endpoint is better. */
+static bool look(void *arg)
+{
+    struct listening *l = arg;
+    struct hf_etcd_wakes *w = l->w;
+    if (w->s->current != l->endpoint)
+        return false;
+    if (time(NULL) - l->renewed >= RENEW_EVERY) {
+        renew_lease(w);
+        l->renewed = time(NULL);
+    }
+    return !w->broken;
+}
+
+static void ended(void *arg, long status)
+{
+    struct listening *l = arg;
+    (void)status;
+    wake_all(l->w);
+    hf_etcd_log_in(l->w->s, false, NULL);
 }
 
 static void *listen_main(void *arg)
 {
-    struct hf_etcd_wakes *w = arg;
-    const struct hf_curl *c = w->s->curl;
-    CURLM *multi = c->multi_init();
-    CURL *easy = c->easy_init();
-    struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
-    while (multi && easy && !listen_once(w, multi, easy)) {
-        wake_all(w);
-        hf_etcd_log_in(w->s, false, NULL);
-        c->multi_poll(multi, &stop, 1, RETRY_MS, NULL);
-        if (stop.revents)
-            break;
-    }
-    if (easy)
-        c->easy_cleanup(easy);
-    if (multi)
-        c->multi_cleanup(multi);
+    struct listening l = {.w = arg};
+    struct hf_curl_stream stream = {.curl = l.w->s->curl,
+                                    .stop_fd = l.w->stop_fd,
+                                    .look_ms = LOOK_MS,
+                                    .retry_ms = RETRY_MS,
+                                    .arg = &l,
+                                    .ask = ask,
+                                    .look = look,
+                                    .ended = ended};
+    hf_curl_listen(&stream);
     return NULL;
 }
 
@@ -249,12 +247,15 @@ static void wakes_free(struct hf_etcd_wakes *w)
 
 static int start(struct hf_etcd_wakes *w, struct hf_error *err)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's business */
-    int failed = pthread_create(&w->thread, NULL, listen_main, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = hf_thread_start(&w->thread, listen_main, w);
     return failed ? hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start a thread") : 0;
+}
+
+static void stop(struct hf_etcd_wakes *w)
+{
+    eventfd_write(w->stop_fd, 1);
+    pthread_join(w->thread, NULL);
+    wakes_free(w);
 }
 
 /* Made when somebody first waits; etcd watches when it returns, or the waiter polls. */
@@ -289,11 +290,8 @@ static int open_wakes(struct hf_etcd *s, struct hf_etcd_wakes **ret, struct hf_e
         s->wakes = w;
     pthread_mutex_unlock(&s->mutex);
     *ret = first ? first : w;
-    if (first) {
-        eventfd_write(w->stop_fd, 1);
-        pthread_join(w->thread, NULL);
-        wakes_free(w);
-    }
+    if (first)
+        stop(w);
     return 0;
 }
 
@@ -302,9 +300,7 @@ void hf_etcd_wakes_close(struct hf_etcd *s)
     struct hf_etcd_wakes *w = s->wakes;
     if (!w)
         return;
-    eventfd_write(w->stop_fd, 1);
-    pthread_join(w->thread, NULL);
-    wakes_free(w);
+    stop(w);
     s->wakes = NULL;
 }
 

@@ -179,7 +179,8 @@ static int init(struct hf_store *store, bool bump_epoch, struct hf_error *err)
     json_t *json = NULL;
     if (bump_epoch)
         return hf_fail(err, HF_UNSUPPORTED,
-                       "UNSUPPORTED: the epoch is raised where the service's own store is");
+                       "the epoch can't be raised through a service; run init --bump-epoch on the "
+                       "store that it serves");
     int r = hf_http_call(hf_http_of(store), "/readyz", NULL, &json, err);
     json_decref(json);
     return r;

@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -13,8 +12,9 @@
 
 #include "error.h"
 #include "http_store.h"
+#include "thread.h"
 
-enum { READY_MS = 5000, RETRY_MS = 1000 };
+enum { READY_MS = 5000, LOOK_MS = 60000, RETRY_MS = 1000 };
 
 struct hf_http_wake {
     struct hf_http_wake *next;
@@ -35,50 +35,36 @@ static size_t hear(char *bytes, size_t size, size_t n, void *arg)
     return size * n;
 }
 
-/* One stream, to its end or until we are told to stop. True: stop. */
-static bool listen_once(struct hf_http_wake *w, CURLM *multi, CURL *easy)
+static void ask(void *arg, CURL *easy, struct curl_slist **ret_headers)
 {
+    struct hf_http_wake *w = arg;
     const struct hf_curl *c = w->store->curl;
-    struct curl_slist *headers;
-    struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
-    int running = 1;
-    long status = 0;
-    hf_http_prepare(w->store, easy, &headers);
+    hf_http_prepare(w->store, easy, ret_headers);
     c->easy_setopt(easy, CURLOPT_URL, w->url.data);
-    c->easy_setopt(easy, CURLOPT_FAILONERROR, 1L);
     c->easy_setopt(easy, CURLOPT_WRITEFUNCTION, hear);
     c->easy_setopt(easy, CURLOPT_WRITEDATA, w);
-    c->multi_add_handle(multi, easy);
-    while (running && !stop.revents && c->multi_perform(multi, &running) == CURLM_OK && running)
-        if (c->multi_poll(multi, &stop, 1, 60000, NULL) != CURLM_OK)
-            break;
-    c->easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+}
+
+static void ended(void *arg, long status)
+{
+    struct hf_http_wake *w = arg;
     w->refused = status == 404 || status == 501;
-    c->multi_remove_handle(multi, easy);
-    c->easy_setopt(easy, CURLOPT_HTTPHEADER, NULL);
-    c->slist_free_all(headers);
-    return stop.revents;
+    w->heard = false;
+    eventfd_write(w->wake_fd, 1);
+    eventfd_write(w->ready_fd, 1);
 }
 
 static void *listen_main(void *arg)
 {
     struct hf_http_wake *w = arg;
-    const struct hf_curl *c = w->store->curl;
-    CURLM *multi = c->multi_init();
-    CURL *easy = c->easy_init();
-    struct curl_waitfd stop = {.fd = w->stop_fd, .events = CURL_WAIT_POLLIN};
-    while (multi && easy && !listen_once(w, multi, easy)) {
-        eventfd_write(w->wake_fd, 1);
-        eventfd_write(w->ready_fd, 1);
-        w->heard = false;
-        c->multi_poll(multi, &stop, 1, RETRY_MS, NULL);
-        if (stop.revents)
-            break;
-    }
-    if (easy)
-        c->easy_cleanup(easy);
-    if (multi)
-        c->multi_cleanup(multi);
+    struct hf_curl_stream stream = {.curl = w->store->curl,
+                                    .stop_fd = w->stop_fd,
+                                    .look_ms = LOOK_MS,
+                                    .retry_ms = RETRY_MS,
+                                    .arg = w,
+                                    .ask = ask,
+                                    .ended = ended};
+    hf_curl_listen(&stream);
     return NULL;
 }
 
@@ -135,11 +121,7 @@ int hf_http_watch(struct hf_store *store, const char *name, const struct hf_lock
     struct hf_http_wake *w = wake_new(h, name, id);
     if (!w)
         return hf_fail(err, HF_NOMEM, "out of memory or descriptors");
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's business */
-    int failed = pthread_create(&w->thread, NULL, listen_main, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = hf_thread_start(&w->thread, listen_main, w);
     if (failed) {
         wake_free(w);
         return hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start a thread");

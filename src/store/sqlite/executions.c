@@ -261,16 +261,26 @@ static int copy_column(sqlite3_stmt *stmt, int column, struct copy *ret, struct 
     return 0;
 }
 
-static int copy_data(struct hf_sqlite *s, const char *id, enum hf_execution_data which,
-                     struct copy copies[2], int64_t *ret_skipped, struct hf_error *err)
+/* The execution's row of this statement, which is to be reset; -HF_NOT_FOUND where there is none. */
+static int row_of(struct hf_sqlite *s, enum hf_sqlite_stmt which, const char *id,
+                  sqlite3_stmt **ret, struct hf_error *err)
 {
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EXECUTION_DATA, err);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, which, err);
     if (!stmt)
         return -HF_UNAVAILABLE;
     sqlite3_bind_text(stmt, 1, id, -1, SQLITE_STATIC);
     int r = hf_sqlite_row(s, stmt, err);
     if (r == 0)
         return hf_fail(err, HF_NOT_FOUND, "there is no execution %s", id);
+    *ret = stmt;
+    return r;
+}
+
+static int copy_data(struct hf_sqlite *s, const char *id, enum hf_execution_data which,
+                     struct copy copies[2], int64_t *ret_skipped, struct hf_error *err)
+{
+    sqlite3_stmt *stmt;
+    int r = row_of(s, HF_STMT_EXECUTION_DATA, id, &stmt, err);
     if (r < 0)
         return r;
     r = copy_column(stmt, which == HF_DATA_INPUT ? 0 : 1, &copies[0], err);
@@ -309,13 +319,8 @@ struct page {
 
 static int find_place(struct hf_sqlite *s, const char *id, int64_t *ret, struct hf_error *err)
 {
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_EXECUTION_PLACE, err);
-    if (!stmt)
-        return -HF_UNAVAILABLE;
-    sqlite3_bind_text(stmt, 1, id, -1, SQLITE_STATIC);
-    int r = hf_sqlite_row(s, stmt, err);
-    if (r == 0)
-        return hf_fail(err, HF_NOT_FOUND, "there is no execution %s", id);
+    sqlite3_stmt *stmt;
+    int r = row_of(s, HF_STMT_EXECUTION_PLACE, id, &stmt, err);
     if (r < 0)
         return r;
     *ret = sqlite3_column_int64(stmt, 0);
