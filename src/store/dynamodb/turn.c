@@ -363,11 +363,10 @@ static int commit_plainly(struct hf_ddb_turn *t, struct hf_error *err)
         if (!slot->is_written)
             continue;
         if (slot->how == HF_DDB_IF_SAME && !is_lock && !is_fence)
-            return hf_fail(
-                err, HF_UNSUPPORTED,
-                "UNSUPPORTED: %s has no TransactWriteItems, which waiting and executions "
-                "need; it keeps plain locks only",
-                hf_dynamo_endpoint(t->s->d));
+            return hf_fail(err, HF_UNSUPPORTED,
+                           "%s has no TransactWriteItems, which waiting and executions need; it "
+                           "keeps plain locks only",
+                           hf_dynamo_endpoint(t->s->d));
         lock = is_lock ? slot : lock;
         fence = is_fence ? slot : fence;
     }

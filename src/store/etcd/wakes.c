@@ -14,7 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base64.h"
 #include "error.h"
 #include "thread.h"
 #include "wakes.h"

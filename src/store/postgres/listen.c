@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 
 #include "error.h"
 #include "postgres_store.h"
+#include "thread.h"
 
 enum {
     CHECK_MS = 5000,       /* a connection that was silent for so long is asked whether it lives */
@@ -292,14 +292,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* No signal of the program is ever delivered to our thread. */
 static int start_thread(struct hf_pg_listener *l, struct hf_error *err)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&l->thread, NULL, run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = hf_thread_start(&l->thread, run, l);
     return failed ? hf_fail_errno(err, HF_UNAVAILABLE, failed, "can't start a thread to listen")
                   : 0;
 }
