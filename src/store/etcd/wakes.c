@@ -22,6 +22,13 @@ enum { READY_MS = 5000, RETRY_MS = 200, LOOK_MS = 1000, RENEW_EVERY = 5, LINE_MA
 
 /* ---- who is to be woken --------------------------------------------------------------------- */
 
+static void signal_watcher(const struct hf_etcd_watcher *one)
+{
+    ssize_t ignored =
+        write(one->write_fd, &one->id, sizeof one->id); /* a full pipe wakes as well */
+    (void)ignored;
+}
+
 static void wake_one(struct hf_etcd_wakes *w, const struct hf_lock_id *id, bool told)
 {
     pthread_mutex_lock(&w->mutex);
@@ -29,8 +36,7 @@ static void wake_one(struct hf_etcd_wakes *w, const struct hf_lock_id *id, bool 
         if (!hf_lock_id_equal(&w->of[i].id, id))
             continue;
         w->of[i].told = told;
-        if (write(w->of[i].write_fd, id, sizeof *id) < 0 && errno != EAGAIN)
-            continue; /* a full pipe wakes as well */
+        signal_watcher(&w->of[i]);
     }
     pthread_mutex_unlock(&w->mutex);
 }
@@ -39,8 +45,7 @@ static void wake_all(struct hf_etcd_wakes *w)
 {
     pthread_mutex_lock(&w->mutex);
     for (size_t i = 0; i < w->n; i++)
-        if (write(w->of[i].write_fd, &w->of[i].id, sizeof w->of[i].id) < 0)
-            continue;
+        signal_watcher(&w->of[i]);
     pthread_mutex_unlock(&w->mutex);
 }
 
