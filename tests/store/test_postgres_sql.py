@@ -200,6 +200,74 @@ def test_a_refusal_neither_waits_for_the_holders_transaction_nor_delays_it(place
     assert place.one(extend(1, fence)) == "0"
 
 
+def test_refusals_at_the_same_time_neither_wait_nor_fail(place):
+    """The bug: two rows of `denial`, a millisecond apart, were moved onto the same time, and an acquire failed with 23505."""
+    place.one("CREATE OR REPLACE FUNCTION holdfast.clock() RETURNS timestamptz LANGUAGE sql VOLATILE"
+              " AS $$ SELECT current_setting('test.now')::timestamptz $$")
+
+    def refuse(session, token, ms):
+        session(f"SET test.now = '2026-01-01 00:00:00.{ms}Z'")
+        assert session(acquire(token)).split("|")[0] == "-1"
+
+    place.one("SET test.now = '2026-01-01 00:00:00.000Z'")
+    grant(place.one, 1)
+    first, second = place.session(), place.session()
+    for ms in (100, 200):  # the first ever, then one that counts in a row that is there
+        first("BEGIN")
+        refuse(first, 2, ms)
+        refuse(second, 3, ms + 1)
+        first("COMMIT")
+        refuse(second, 4, ms + 1)
+    assert place.one("SELECT sum(total), count(*) FROM holdfast.denial") == "6|2"
+    second("SET test.now = '2026-01-01 00:00:02.000Z'")
+    assert second(acquire(5)).split("|")[0] == "-1"
+    assert place.one("SELECT sum(total), count(*) FROM holdfast.denial") == "7|1"
+
+
+def test_refusals_counted_in_two_rows_become_no_more_events_than_in_one(place):
+    def denied():
+        return int(place.one("SELECT count(*) FROM holdfast.event WHERE kind = 'denied'"))
+
+    place.one("CREATE OR REPLACE FUNCTION holdfast.clock() RETURNS timestamptz LANGUAGE sql VOLATILE"
+              " AS $$ SELECT '2026-01-01 00:00:00Z'::timestamptz $$")
+    grant(place.one, 1)
+    first, second = place.session(), place.session()
+    first("BEGIN")
+    for i in range(12):
+        first(acquire(2 + i))
+    second(acquire(100))
+    first("COMMIT")
+    assert place.one("SELECT count(*) FROM holdfast.denial") == "2"
+    assert denied() == 13
+    for i in range(8):
+        second(acquire(101 + i))
+    assert denied() == 16
+    assert place.one("SELECT sum(total) FROM holdfast.denial") == "21"
+
+
+@SNAPSHOTS
+def test_a_refusal_in_a_snapshot_does_not_fail_for_another_refusal(place, level):
+    grant(place.one, 1)
+    place.one(acquire(2))
+    session = place.session()
+    session(f"BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM holdfast.denial")
+    place.one(acquire(3))
+    assert session(acquire(4)).split("|")[0] == "-1"
+    assert "ERROR" not in session("COMMIT")
+    assert place.one("SELECT sum(total), count(*) FROM holdfast.denial") == "3|2"
+
+
+@SNAPSHOTS
+def test_refusals_in_snapshots_add_no_rows(place, level):
+    grant(place.one, 1)
+    session = place.session()
+    for i in range(20):
+        session(f"BEGIN ISOLATION LEVEL {level}")
+        assert session(acquire(2 + i)).split("|")[0] == "-1"
+        assert "ERROR" not in session("COMMIT")
+    assert place.one("SELECT sum(total), count(*) FROM holdfast.denial") == "20|1"
+
+
 def test_a_refusal_never_makes_a_grant_of_the_same_transaction_lazy(place):
     grant(place.one, 1)
     for first, then in ((acquire(2), acquire(3, name="b")), (acquire(4, name="c"), acquire(5))):

@@ -158,18 +158,22 @@ COMMENT ON COLUMN holdfast.waiter.processes IS 'Processes that it ends with, as 
 COMMENT ON COLUMN holdfast.waiter.channel   IS 'Where it is told (NOTIFY) that it has been granted the lock; empty: it asks by itself';
 
 -- The key moves with the window, so that beside an idle transaction the newest is found at once.
+-- Refusals at the same time count in a row each.
 CREATE TABLE holdfast.denial (
     name  text        NOT NULL COLLATE "C",
     since timestamptz NOT NULL,
     n     integer     NOT NULL,
     total bigint      NOT NULL,
-    PRIMARY KEY (name, since)
+    seq   bigint      GENERATED ALWAYS AS IDENTITY,
+    PRIMARY KEY (name, since, seq)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE  holdfast.denial       IS 'How often a name was refused. Apart from lock, so that a refusal never waits for, nor delays, the holder';
 COMMENT ON COLUMN holdfast.denial.name  IS 'What was asked for';
 COMMENT ON COLUMN holdfast.denial.since IS 'Beginning of the current window of a second, in which at most 16 refusals become events';
 COMMENT ON COLUMN holdfast.denial.n     IS 'Refusals in this window';
 COMMENT ON COLUMN holdfast.denial.total IS 'Refusals ever';
+COMMENT ON COLUMN holdfast.denial.seq   IS 'Tells rows of the same name and time apart';
+COMMENT ON SEQUENCE holdfast.denial_seq_seq IS 'Numbers of rows of denial';
 
 CREATE TABLE holdfast.event (
     seq          bigint      PRIMARY KEY,

@@ -420,26 +420,73 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.waiters_to_look_at IS 'Waiters whom the caller must look at, a line for each and at most 8; empty: none';
 
+-- A refusal waits for no other refusal and fails for none: each locks what nobody else is writing, and
+-- counts in a row of its own where there is nothing. In an older snapshot, a row that has changed since
+-- can't be locked (40001).
+CREATE FUNCTION holdfast.lock_denial(p_name text) RETURNS holdfast.denial LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    d holdfast.denial;
+BEGIN
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        SELECT * INTO d FROM holdfast.denial WHERE name = p_name ORDER BY since DESC, seq DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+        RETURN d;
+    END IF;
+    BEGIN
+        SELECT * INTO d FROM holdfast.denial WHERE name = p_name ORDER BY since DESC, seq DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+    EXCEPTION WHEN serialization_failure THEN
+        d := NULL;
+    END;
+    RETURN d;
+END $$;
+COMMENT ON FUNCTION holdfast.lock_denial IS 'The newest row of a name that nobody else is writing, locked; NULL: there is none';
+
+CREATE FUNCTION holdfast.merge_denials(p_into holdfast.denial, p_now timestamptz) RETURNS bigint LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    merged bigint := 0;
+BEGIN
+    WITH old AS (
+        SELECT since, seq FROM holdfast.denial
+         WHERE name = p_into.name AND seq <> p_into.seq AND (since > p_now OR since <= p_now - interval '1 s')
+         LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM holdfast.denial AS d USING old
+         WHERE d.name = p_into.name AND d.since = old.since AND d.seq = old.seq
+        RETURNING d.total
+    )
+    SELECT coalesce(sum(total), 0) INTO merged FROM gone;
+    RETURN merged;
+EXCEPTION WHEN serialization_failure THEN
+    RETURN 0;
+END $$;
+COMMENT ON FUNCTION holdfast.merge_denials IS 'Remove the name''s other rows whose window is over and that nobody else is writing: the sum of their totals';
+
 CREATE FUNCTION holdfast.may_tell(p_name text, p_now timestamptz, p_counted integer) RETURNS boolean LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    in_window integer;
+    d      holdfast.denial := holdfast.lock_denial(p_name);
+    merged bigint;
+    others bigint;
 BEGIN
-    LOOP
-        UPDATE holdfast.denial
-           SET since = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN since ELSE p_now END,
-               n = CASE WHEN p_now >= since AND p_now < since + interval '1 s' THEN n + 1 ELSE 1 END,
-               total = total + p_counted
-         WHERE name = p_name AND since = (SELECT since FROM holdfast.denial WHERE name = p_name ORDER BY since DESC LIMIT 1)
-        RETURNING n INTO in_window;
-        IF FOUND THEN
-            RETURN in_window <= 16;
-        END IF;
-        -- The first ever; or its window has just moved. Two firsts at once are two rows: a sum all the same.
-        IF NOT EXISTS (SELECT FROM holdfast.denial WHERE name = p_name) THEN
-            INSERT INTO holdfast.denial VALUES (p_name, p_now, 0, 0) ON CONFLICT (name, since) DO NOTHING;
-        END IF;
-    END LOOP;
+    IF d.name IS NULL THEN
+        INSERT INTO holdfast.denial (name, since, n, total) VALUES (p_name, p_now, 1, p_counted) RETURNING * INTO d;
+    ELSIF p_now >= d.since AND p_now < d.since + interval '1 s' THEN
+        UPDATE holdfast.denial SET n = n + 1, total = total + p_counted
+         WHERE name = d.name AND since = d.since AND seq = d.seq
+        RETURNING * INTO d;
+    ELSE
+        merged := holdfast.merge_denials(d, p_now);
+        UPDATE holdfast.denial SET since = p_now, n = 1, total = total + p_counted + merged
+         WHERE name = d.name AND since = d.since AND seq = d.seq
+        RETURNING * INTO d;
+    END IF;
+    IF d.n > 16 THEN
+        RETURN false;
+    END IF;
+    SELECT coalesce(sum(n), 0) INTO others FROM holdfast.denial
+     WHERE name = d.name AND since <= p_now AND since > p_now - interval '1 s' AND seq <> d.seq;
+    RETURN others + d.n <= 16;
 END $$;
 COMMENT ON FUNCTION holdfast.may_tell IS 'Note a refusal (counted: 1, or 0 where the lock was not what refused it); false: there were too many of late for another event';
 
