@@ -336,6 +336,8 @@ static void begin(struct request *req, struct claim *c)
     c->options.verifies = f->verifies;
     req->forget = claim_forget;
     claim_hungers(c);
+    if (f->wait_ms > 0) /* from the first look on: what it finds at once is lost with its client too */
+        request_watch_client(req);
     claims_find_work(req->server->claims);
 }
 

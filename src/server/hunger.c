@@ -98,7 +98,6 @@ static void become_idle(struct claim *c)
     t->asleep &= is_slept_for(t, c);
     if (c->until_ms < t->next_ms)
         t->next_ms = c->until_ms;
-    request_watch_client(req);
 }
 
 /* ---- looking -------------------------------------------------------------------------------- */
