@@ -21,7 +21,7 @@ asan:
 tsan:
 	@scripts/deps build test sanitize
 	@scripts/build build-tsan -Dtests=true -Db_sanitize=thread
-	@meson test -C build-tsan --print-errorlogs --suite threads
+	@tests/run build-tsan --suite threads
 
 lint:
 	@scripts/deps build test lint

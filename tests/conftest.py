@@ -124,6 +124,18 @@ def kill_marked(mark):
     poll(none_left)
 
 
+# The signals that end a program of ours only by a fault of ours.
+FATAL = {-signal.SIGILL, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV}
+
+
+def report_crash(argv, returncode):
+    """tests/run fails for it, whatever comes of the test."""
+    place = os.environ.get("HOLDFAST_CRASHES")
+    if place and returncode in FATAL:
+        with open(os.path.join(place, f"signal.{uuid.uuid4()}"), "w") as report:
+            report.write(f"{signal.Signals(-returncode).name} ended {argv}\nin {os.environ.get('PYTEST_CURRENT_TEST')}\n")
+
+
 class Holdfast:
     """The program with a store of its own. Everything started through it dies with the test."""
 
@@ -142,9 +154,11 @@ class Holdfast:
         """Run to the end: .returncode, .stdout and .stderr (text)."""
         if input is None:
             options.setdefault("stdin", subprocess.DEVNULL)
-        return subprocess.run([self.program, *map(str, args)], input=input, text=True,
+        done = subprocess.run([self.program, *map(str, args)], input=input, text=True,
                               capture_output=True, timeout=timeout, env={**self.env, **(env or {})},
                               **options)
+        report_crash(done.args, done.returncode)
+        return done
 
     def ok(self, *args, **options):
         """Run, demand exit code 0, and give back stdout without its last newline."""
@@ -177,7 +191,7 @@ class Holdfast:
         kill_marked(self.mark)
         for child in self.children:
             child.kill()
-            child.wait(timeout=PATIENCE_S)
+            report_crash(child.args, child.wait(timeout=PATIENCE_S))
             for pipe in (child.stdin, child.stdout, child.stderr):
                 if pipe:
                     pipe.close()

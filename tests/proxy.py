@@ -18,6 +18,8 @@ import socket
 import struct
 import threading
 
+from servers import free_port
+
 UP, DOWN = "up", "down"  # to the server, to the client
 
 
@@ -79,7 +81,7 @@ class Proxy:
         self.target = target
         self.watcher = Watcher()
         self.delay_s = 0
-        self.port = 0
+        self.port = free_port()
         self.links = set()
         self.connections = 0
         self.listener = None
@@ -105,7 +107,6 @@ class Proxy:
     async def listen(self):
         if not self.listener:
             self.listener = await asyncio.start_server(self.accept_one, "127.0.0.1", self.port, backlog=500)
-            self.port = self.listener.sockets[0].getsockname()[1]
 
     async def accept_one(self, *client):
         self.connections += 1

@@ -20,6 +20,7 @@ import http.client
 import json
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -30,6 +31,8 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
+
+from processes import descendants, is_alive
 
 LIMIT_S = 60  # a start or an end that takes longer never comes
 
@@ -60,8 +63,8 @@ rm -rf "$0"
 """
 
 
-def user_of_servers():
-    """PostgreSQL and PgBouncer refuse to be root: options for subprocess, empty where we are not."""
+def not_root():
+    """For servers that refuse to be root: options for subprocess, empty where we are not."""
     if os.geteuid() != 0:
         return {}
     try:
@@ -79,10 +82,29 @@ def wait_until(condition, what, limit_s=LIMIT_S):
         time.sleep(0.01)
 
 
+RESERVED_MAX = 200  # far more than one test has
+reserved = []  # for each port that is ours a socket, whose name the kernel frees when we end, however
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that no server listens on, and that no other test on this machine gets before this one is over.
+
+    It is below those that the kernel gives to connections: a server that is away for a moment finds it free again.
+    """
+    if len(reserved) == RESERVED_MAX:
+        reserved.pop(0).close()
+    for port in random.sample(range(10000, 32000), 1000):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0holdfast-test-port-{port}")
+        except OSError:
+            claim.close()
+            continue
+        if not is_taken(port):
+            reserved.append(claim)
+            return port
+        claim.close()
+    raise RuntimeError("no port is free")
 
 
 def is_taken(port):
@@ -95,26 +117,10 @@ def is_taken(port):
     return False
 
 
-def descendants(pid):
-    """Pids of a process and all below it."""
-    found = [pid]
-    for above in found:
-        with contextlib.suppress(OSError), open(f"/proc/{above}/task/{above}/children") as listed:
-            found += map(int, listed.read().split())
-    return found
-
-
-def is_alive(pid):
-    """Zombies are not: init may reap late."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def roomy_place():
-    """In memory where there is room: many servers at once would wait for each other's fsync."""
+    """In memory where there is room: many servers at once would wait for each other's fsync. tests/run gives its own."""
+    if "HOLDFAST_MEMORY" in os.environ:
+        return os.environ["HOLDFAST_MEMORY"]
     with contextlib.suppress(OSError):
         room = os.statvfs("/dev/shm")
         if room.f_bavail * room.f_frsize > 2 << 30:
@@ -128,7 +134,7 @@ class Scratch:
     def __init__(self):
         self.path = tempfile.mkdtemp(prefix="holdfast-servers.", dir=roomy_place())
         self.servers = []
-        owner = user_of_servers()
+        owner = not_root()
         if owner:
             os.chown(self.path, owner["user"], owner["group"])
         self.watchdog = subprocess.Popen(["sh", "-c", WATCHDOG, self.path], stdin=subprocess.PIPE,
@@ -152,10 +158,12 @@ class Scratch:
 class Server:
     """One server process in a scratch directory, with a log and a port that it keeps over restarts.
 
-    A kind of server says how it is started (`command`) and when it is ready (`is_ready`).
+    A kind of server says how it is started (`command`) and when it is ready (`is_ready`). It runs as our
+    user, who can read the build wherever that stands, unless it refuses to (`user`).
     """
 
     ready_within_s = LIMIT_S
+    user = {}
 
     def __init__(self, scratch, name):
         self.name = f"{name}-{len(scratch.servers)}"
@@ -182,7 +190,7 @@ class Server:
     def run(self, *argv, **options):
         """A program of the server's, as its user; its output."""
         done = subprocess.run(argv, text=True, capture_output=True, cwd="/", env=self.env,
-                              **user_of_servers(), **options)
+                              **self.user, **options)
         if done.returncode != 0:
             raise RuntimeError(f"{argv}: exit {done.returncode}: {done.stderr}{self.log()[-4000:]}")
         return done.stdout
@@ -192,7 +200,7 @@ class Server:
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=log, start_new_session=True, cwd="/",
-                                            env=self.env, **user_of_servers())
+                                            env=self.env, **self.user)
         with open(self.pid_file, "w") as file:
             file.write(str(self.process.pid))
         if ready:
@@ -277,6 +285,8 @@ host  replication all       127.0.0.1/32  trust
 
 class Postgres(Server):
     """A cluster of its own. `env`: added to the server's environment (LD_PRELOAD...)."""
+
+    user = not_root()
 
     def __init__(self, scratch, copy_of=None, env=None, **settings):
         super().__init__(scratch, "postgres")
@@ -364,6 +374,8 @@ def make_url(port, database, user, password=None, parameters=None):
 
 class PgBouncer(Server):
     """Transaction pooling in front of a server, for every database of it."""
+
+    user = not_root()
 
     def __init__(self, server, **settings):
         super().__init__(server.scratch, "pgbouncer")
@@ -462,7 +474,7 @@ class DynamoLocal(DynamoServer):
                        check=True)
 
     def command(self):  # it would listen on every address
-        return ["env", "-C", self.home, f"LD_PRELOAD={self.preload}", "java", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true",
+        return ["env", "-C", self.home, f"LD_PRELOAD={self.preload}", "java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={self.scratch.path}", "-Djava.net.preferIPv4Stack=true",
                 "-Djava.library.path=./DynamoDBLocal_lib", "-jar", "DynamoDBLocal.jar", "-inMemory", "-sharedDb", "-disableTelemetry",
                 "-port", str(self.port)]
 

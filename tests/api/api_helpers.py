@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 
 from conftest import PATIENCE_S, ROOT, Holdfast, on_postgres, poll
-from servers import Missing, npm_packages
+from servers import Missing, free_port, npm_packages
 
 with open(os.path.join(ROOT, "src/server/openapi.json")) as file:
     OPENAPI = json.load(file)
@@ -91,10 +91,11 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Service:
-    """`holdfast serve` with a store of its own."""
+    """`holdfast serve` with a store of its own. Its port is its own, too, over restarts; listen=None: the options say where."""
 
-    def __init__(self, hf, *options, env=None, listen="127.0.0.1:0"):
-        self.hf, self.options, self.env, self.listen = hf, options, env, listen
+    def __init__(self, hf, *options, env=None, listen="127.0.0.1"):
+        self.hf, self.options, self.env = hf, options, env
+        self.listen = f"{listen}:{free_port()}" if listen == "127.0.0.1" else listen
         self.token = None
         self.start()
 
@@ -168,6 +169,10 @@ class Service:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=PATIENCE_S) == 0, "".join(self.log)
         self.reader.join(PATIENCE_S)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(timeout=PATIENCE_S)
 
     def memory_kib(self):
         with open(f"/proc/{self.process.pid}/status") as status:

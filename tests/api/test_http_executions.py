@@ -82,8 +82,7 @@ def test_what_is_acknowledged_survives_a_kill(service):
     made = [create(service, key=f"k{i}", input=i, lock=f"l{i}") for i in range(20)]
     running = claim(service, max=10)
     ended = [finish(service, x).ok() for x in running[:5]]
-    service.process.kill()
-    service.process.wait(timeout=PATIENCE_S)
+    service.kill()
     service.start()
     states = {x["id"]: x["state"] for x in service.get("/v1/executions?limit=100").ok()["items"]}
     assert set(states) == {x["id"] for x in made}

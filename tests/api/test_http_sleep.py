@@ -64,9 +64,7 @@ def test_a_worker_is_woken(service, sleeper):
 
 
 def test_a_service_that_starts_again(service, sleeper):
-    service.process.kill()
-    service.process.wait(timeout=PATIENCE_S)
-    service.listen = f"127.0.0.1:{service.port}"
+    service.kill()
     service.start()
     made = create(service)
     poll(lambda: state_of(service, made) == "SUCCESS")

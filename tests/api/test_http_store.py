@@ -112,9 +112,7 @@ def test_a_service_that_starts_again_under_a_run(remote, service):
     holder = remote.start("run", "--ttl", "30s", "a", "--", "sleep", "1000")
     poll(lambda: remote.json("status", "a")["state"] == "held")
     fence = remote.json("status", "a")["fence"]
-    service.process.kill()
-    service.process.wait(timeout=PATIENCE_S)
-    service.listen = f"127.0.0.1:{service.port}"
+    service.kill()
     service.start()
     assert remote.json("status", "a")["fence"] == fence
     holder.send_signal(signal.SIGTERM)

@@ -1,5 +1,4 @@
 """The workers of examples/, in Python and in shell: they claim, renew and finish through HTTP alone."""
-import os
 import signal
 import sys
 import time
@@ -8,6 +7,7 @@ import pytest
 
 from api_helpers import Service, api, service  # noqa: F401
 from conftest import PATIENCE_S, ROOT, marked_processes, poll
+from processes import is_alive
 from test_http_executions import at, begin, create, state_of
 
 PYTHON, SHELL = "python", "shell"
@@ -91,7 +91,7 @@ def test_a_lease_that_is_taken_away(service, tmp_path, language):
     poll(lambda: state_of(service, x) == "RUNNING" and (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
     pid = int((tmp_path / "pid").read_text())
     service.post("/v1/locks/work%2F0/force-release", {"fence": service.get(at(x)).ok()["fence"], "reason": "test"}).ok()
-    poll(lambda: not os.path.exists(f"/proc/{pid}") or open(f"/proc/{pid}/stat").read().split()[2] == "Z")
+    poll(lambda: not is_alive(pid))
     assert state_of(service, x) == "ABORTED"
 
 
@@ -100,11 +100,9 @@ def test_a_service_that_starts_again_meanwhile(service, tmp_path, language):
     x = make(service)
     Worker(service, language, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo survived")
     poll(lambda: state_of(service, x) == "RUNNING" and service.get(at(x)).ok()["spawned"])
-    service.process.kill()
-    service.process.wait(timeout=PATIENCE_S)
+    service.kill()
     (tmp_path / "go").touch()
     time.sleep(0.5)  # it can't tell anybody
-    service.listen = f"127.0.0.1:{service.port}"
     service.start()
     poll(lambda: state_of(service, x) == "SUCCESS")
     assert "survived" in service.get(at(x, "/log")).body
@@ -134,7 +132,7 @@ def test_a_service_that_stays_away_ends_the_command(service, tmp_path):
     poll(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
     service.process.send_signal(signal.SIGSTOP)
     pid = int((tmp_path / "pid").read_text())
-    poll(lambda: not os.path.exists(f"/proc/{pid}") or open(f"/proc/{pid}/stat").read().split()[2] == "Z")
+    poll(lambda: not is_alive(pid))
     service.process.send_signal(signal.SIGCONT)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from api_helpers import Service, api, on_each_engine  # noqa: F401
 from conftest import PATIENCE_S, poll
+from processes import is_alive
 from workflows import Workflows, sh
 
 pytestmark = pytest.mark.usefixtures("api")
@@ -35,15 +36,6 @@ class Running:
         return self.flows.wait_for(execution_id, *states)
 
 
-def is_gone(pid):
-    """Nothing but what its parent, perhaps a slow init, has not yet asked for."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 @on_each_engine
 def test_what_a_webhook_records_is_run(api):
     on = Running(api, pay=sh("tr a-z A-Z"))
@@ -52,7 +44,7 @@ def test_what_a_webhook_records_is_run(api):
     waited = on.service.ask("POST", "/api/webhooks/pay", b"again", headers={"Prefer": "wait=60"}).ok()
     assert (waited["state"], waited["output"]) == ("SUCCESS", "AGAIN")
     on.service.stop()
-    assert is_gone(on.runner())
+    assert not is_alive(on.runner())
 
 
 def test_it_has_what_the_service_was_given(api):
@@ -111,7 +103,7 @@ def test_a_runner_that_is_killed_is_started_again(api):
     assert on.ends(ids[0], "ABORTED")["attempt"] == 1
     assert on.ends(ids[1], "SUCCESS")["attempt"] == 2
     on.service.stop()
-    assert is_gone(second)
+    assert not is_alive(second)
 
 
 def test_a_runner_that_can_not_start_is_tried_again(api):
@@ -139,7 +131,7 @@ def test_stopping_lets_commands_end(api):
     assert on.service.process.poll() is None
     go.touch()
     assert on.service.process.wait(timeout=PATIENCE_S) == 0
-    assert is_gone(runner)
+    assert not is_alive(runner)
     x = on.flows.show(id)
     assert (x["state"], x["exitCode"]) == ("SUCCESS", 0)
     assert on.flows.only("later")["state"] == "PENDING"
@@ -173,7 +165,7 @@ def test_a_service_that_is_killed_takes_its_runner_along(api):
     again = Service(api)
     go.touch()
     on.ends(id, "SUCCESS")
-    poll(lambda: is_gone(runner))
+    poll(lambda: not is_alive(runner))
     assert again.ask("POST", "/api/webhooks/pay", b"", headers={"Prefer": "wait=60"}).ok()["state"] == "SUCCESS"
 
 

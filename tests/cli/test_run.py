@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from conftest import TTL_S, expect_renewals, in_files, marked_processes, poll
-from servers import is_alive
+from processes import is_alive
 
 
 def sh(script):

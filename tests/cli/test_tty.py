@@ -13,6 +13,7 @@ import time
 import pytest
 
 from conftest import PATIENCE_S, TTL_S, expect_renewals, in_files, poll
+from processes import is_alive
 
 pytestmark = in_files  # about terminals, not about stores
 
@@ -255,7 +256,7 @@ def test_a_stopped_job_that_is_killed_leaves_nothing(hf, shell, tmp_path):
     shell.expect("on\n")
     shell.press_ctrl_z()
     shell.run("kill -9 %1")
-    poll(lambda: not os.path.exists(f"/proc/{pid_file.read_text().strip()}"))
+    poll(lambda: not is_alive(int(pid_file.read_text())))
     assert hf("run", "--wait=100s", "a", "--", "true").returncode == 0
 
 

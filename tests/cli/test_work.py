@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from conftest import marked_processes, poll
+from processes import child_named, children
 from workflows import Workflows, said, sh, work
 
 pytestmark = pytest.mark.stores("sqlite", "postgres", "http", "etcd")
@@ -31,16 +32,6 @@ def drain(hf, *args, **options):
 
 def running(flows, n):
     return poll(lambda: (found := flows.all("--state", "RUNNING")) and len(found) == n and found)
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-
-
-def name_of(pid):
-    with open(f"/proc/{pid}/comm") as file:
-        return file.read().strip()
 
 
 # ---- schedule -----------------------------------------------------------------------------------
@@ -371,7 +362,7 @@ def test_a_killed_guardian_ends_its_command_and_no_other(hf):
     worker = work(hf, "--concurrency", "2")
     for each in pending:
         poll(lambda each=each: hf.ok("log", each) == "begun")
-    nursery = next(pid for pid in children(worker.pid) if name_of(pid) == "holdfast-nurse")
+    nursery = child_named(worker.pid, "holdfast-nurse")
     before = set(marked_processes(hf.mark))
     os.kill(children(nursery)[0], signal.SIGKILL)
     lost = poll(lambda: flows.all("--state", "ABORTED"))
@@ -391,7 +382,7 @@ def test_a_killed_nursery_ends_every_command_and_the_worker(hf):
     worker = work(hf, "--concurrency", "2")
     for each in pending:
         poll(lambda each=each: hf.ok("log", each) == "begun")
-    os.kill(next(pid for pid in children(worker.pid) if name_of(pid) == "holdfast-nurse"), signal.SIGKILL)
+    os.kill(child_named(worker.pid, "holdfast-nurse"), signal.SIGKILL)
     assert worker.wait(timeout=60) == 76
     assert not marked_processes(hf.mark)
     assert {(x["state"], x["reason"]) for x in flows.all()} == {("ABORTED", "its guardian was killed")}
@@ -403,7 +394,7 @@ def test_a_guardian_that_is_stopped_is_killed_when_its_lease_is_lost(hf):
     pending = schedule(hf, "pay")
     worker = work(hf)
     poll(lambda: hf.ok("log", pending) == "begun")
-    nursery = next(pid for pid in children(worker.pid) if name_of(pid) == "holdfast-nurse")
+    nursery = child_named(worker.pid, "holdfast-nurse")
     os.kill(children(nursery)[0], signal.SIGSTOP)
     hf.ok("release", "--force", "--fence", str(flows.show(pending)["fence"]), "pay")
     assert flows.show(pending)["state"] == "ABORTED"

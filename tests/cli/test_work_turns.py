@@ -1,5 +1,6 @@
 """What makes a worker look for work: schedules, whoever records something, and the death of others."""
 import os
+import re
 import signal
 import statistics
 import time
@@ -8,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from conftest import poll
+from processes import read
 from workflows import Workflows, said, sh, work
 
 pytestmark = pytest.mark.stores("sqlite", "postgres", "etcd")
@@ -204,11 +206,7 @@ def watched_by(worker):
     """The pids that it watches."""
     found = set()
     for fd in os.listdir(f"/proc/{worker.pid}/fdinfo"):
-        try:
-            with open(f"/proc/{worker.pid}/fdinfo/{fd}") as file:
-                found |= {int(line.split()[1]) for line in file if line.startswith("Pid:")}
-        except FileNotFoundError:
-            pass
+        found |= {int(pid) for pid in re.findall(r"^Pid:\s*(-?\d+)", read(worker.pid, f"fdinfo/{fd}"), re.M)}
     return found
 
 

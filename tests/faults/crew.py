@@ -12,12 +12,14 @@ item for as long as anything of their tree lives, so that two at once would be s
     check_abort(ledger, ended(flows, keys))
 """
 import os
+import re
 import signal
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 from conftest import PATIENCE_S, poll
+from processes import children, read
 
 SCRIPT = """
 say() { echo "$HOLDFAST_KEY $HOLDFAST_FENCE $HOLDFAST_ATTEMPT $1" >> %(ledger)s; }
@@ -55,12 +57,8 @@ class Ledger:
 
 def heeds_sigterm(pid):
     """Does it take signals by itself by now? One that has just been started is ended by them."""
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            blocked = next(line for line in file if line.startswith("SigBlk:"))
-    except OSError:
-        return False
-    return bool(int(blocked.split()[1], 16) & 1 << (signal.SIGTERM - 1))
+    blocked = re.search(r"^SigBlk:\s*(\w+)", read(pid, "status"), re.M)
+    return blocked is not None and bool(int(blocked.group(1), 16) & 1 << (signal.SIGTERM - 1))
 
 
 class Crew:
@@ -83,13 +81,8 @@ class Crew:
     def nursery(self, i):
         """The pid of a worker's nursery, and those of its guardians."""
         pid = self.workers[i].pid
-        try:
-            with open(f"/proc/{pid}/task/{pid}/children") as file:
-                nursery = int(file.read().split()[0])
-            with open(f"/proc/{nursery}/task/{nursery}/children") as file:
-                return nursery, [int(child) for child in file.read().split()]
-        except (OSError, IndexError):
-            return None, []
+        below = children(pid)
+        return (below[0], children(below[0])) if below else (None, [])
 
     def resume(self, before):
         for worker, until in list(self.stopped.items()):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from conftest import marked_processes, poll
+from processes import process_state
 from workflows import Workflows
 
 pytestmark = pytest.mark.stores("sqlite", "postgres")
@@ -130,12 +131,7 @@ def test_a_zombies_finish_is_refused(hf):
     log = prepare(hf)
     flows = Workflows(hf, pay=workflow(log, ttl="1s"))
     stopped = hf.start("start", "pay", "--key", "k", env={"HOLDFAST_FAILPOINT": "7:stop"})
-
-    def is_stopped():
-        with open(f"/proc/{stopped.pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] == "T"
-
-    poll(is_stopped)
+    poll(lambda: process_state(stopped.pid) == "T")
     first = flows.only("pay")
     assert first["state"] == "RUNNING"
     poll(lambda: hf("sweep").returncode == 0 and flows.only("pay")["state"] != "RUNNING")

@@ -12,7 +12,8 @@ import time
 import pytest
 
 from conftest import TTL_S, poll
-from tree import Tree, children, comm, state
+from processes import child_named, children, is_alive, process_state
+from tree import Tree
 
 def wait_until_queued(hf):
     poll(lambda: hf.json("status", "a")["waiters"] == 1)
@@ -26,7 +27,7 @@ def test_the_guardian_is_out_of_reach_of_what_is_sent_to_the_group(hf, tmp_path)
     assert os.getpgid(tree.guardian) == tree.guardian
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1):
         os.kill(tree.guardian, number)
-    poll(lambda: state(tree.guardian) == "S")
+    poll(lambda: process_state(tree.guardian) == "S")
     assert hf.json("status", "a")["state"] == "held" and tree.wrapper.poll() is None
 
 
@@ -55,7 +56,7 @@ class Held:
         for request in (self.SEIZE, self.INTERRUPT):
             if self.ptrace(request, self.pid, None, None) < 0:
                 pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
-        poll(lambda: state(self.pid) == "t")
+        poll(lambda: process_state(self.pid) == "t")
 
     def __exit__(self, *_):
         self.ptrace(self.DETACH, self.pid, None, None)
@@ -103,11 +104,11 @@ def test_kill_of_the_guardian_spares_what_was_there_before_us(hf):
     shell = hf.start_program(["sh", "-c", script], start_new_session=True)
     older = int(shell.stdout.readline())
     assert shell.stdout.readline() == "on\n"
-    guardian = next(int(p) for p in children(shell.pid) if comm(p) == "holdfast-guard")
+    guardian = child_named(shell.pid, "holdfast-guard")
     os.kill(guardian, signal.SIGKILL)
     shell.wait()
     assert shell.returncode == 76
-    assert state(older) == "S"
+    assert process_state(older) == "S"
 
 
 def test_both_killed_at_once_frees_the_lock_and_ends_at_least_the_command(hf):
@@ -116,11 +117,11 @@ def test_both_killed_at_once_frees_the_lock_and_ends_at_least_the_command(hf):
                       "import os, time; print(os.getpid(), flush=True); time.sleep(1000)",
                       start_new_session=True)
     command = int(runner.stdout.readline())
-    guardian = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
+    guardian = child_named(runner.pid, "holdfast-guard")
     os.kill(runner.pid, signal.SIGSTOP)  # so that it can't see the guardian die
     os.kill(guardian, signal.SIGKILL)
     os.kill(runner.pid, signal.SIGKILL)
-    poll(lambda: state(command) in ("Z", None))
+    poll(lambda: not is_alive(command))
     assert hf.ok("run", "--wait=100s", "a", "--", "echo", "next") == "next"
 
 
@@ -128,9 +129,9 @@ def test_a_waiting_wrapper_that_is_killed_leaves_nobody(hf):
     hf.ok("acquire", "a")
     waiter = hf.start("run", "--wait", "a", "--", "true", start_new_session=True)
     poll(lambda: hf.json("status", "a")["waiters"] == 1)
-    guardian = int(children(waiter.pid)[0])
+    guardian = children(waiter.pid)[0]
     waiter.kill()
-    poll(lambda: state(guardian) in ("Z", None))
+    poll(lambda: not is_alive(guardian))
 
 
 # ---- stopped -------------------------------------------------------------------------------------
@@ -167,11 +168,11 @@ def test_a_wrapper_stopped_before_its_release_does_not_free_its_successor(hf):
     runner = hf.start("run", "--ttl", TTL_S, "a", "--", "sh", "-c", "echo on; read x; exit 0",
                       stdin=subprocess.PIPE, start_new_session=True)
     assert runner.stdout.readline() == "on\n"
-    guardian = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
+    guardian = child_named(runner.pid, "holdfast-guard")
     os.kill(runner.pid, signal.SIGSTOP)
     runner.stdin.write("\n")
     runner.stdin.flush()
-    poll(lambda: state(guardian) == "Z")
+    poll(lambda: process_state(guardian) == "Z")
     successor = hf.json("acquire", "--wait=100s", "--ttl", "1h", "a")
     os.kill(runner.pid, signal.SIGCONT)
     runner.communicate()
@@ -245,6 +246,6 @@ def test_wrappers_killed_at_random_never_let_two_run_at_once(hf, tmp_path):
         assert runner.stdout.readline() == "on\n", (round_number, runner.communicate())
         victim = runner.pid
         if round_number % 3 == 1:
-            victim = next(int(p) for p in children(runner.pid) if comm(p) == "holdfast-guard")
+            victim = child_named(runner.pid, "holdfast-guard")
         os.kill(victim, signal.SIGKILL)
     runner.communicate()

@@ -8,7 +8,7 @@ import time
 import pytest
 from conftest import PATIENCE_S, poll
 from proxy import DelaysRequest, LosesReply, LosesRequest, Proxy, Watcher
-from servers import is_alive
+from processes import is_alive
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_servers_end_with_whoever_started_them(tmp_path):
     script = tmp_path / "starts.py"
     script.write_text("import sys, time\n"
                       f"sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r})\n"
-                      "from servers import *\n"
+                      "from processes import descendants\nfrom servers import *\n"
                       "scratch = Scratch()\n"
                       "server = Postgres(scratch)\n"
                       "server.start()\n"

@@ -3,6 +3,7 @@ import sys
 import uuid
 
 from conftest import marked_processes
+from processes import child_named, is_alive
 
 # A tree that clings to life: a daemon in a session of its own, a child that ignores SIGTERM and holds
 # the pipes, and a shell pipeline. Each writes the boot clock into a file of its own all the time.
@@ -63,13 +64,12 @@ class Tree:
         self.wrapper = hf.start("run", *options, name, "--", sys.executable, "-c", TREE, self.where,
                                 env=dict([self.tag.split("=")]), start_new_session=True)
         assert self.wrapper.stdout.readline() == "on\n"
-        self.guardian = next(int(pid) for pid in children(self.wrapper.pid)
-                             if comm(pid) == "holdfast-guard")
+        self.guardian = child_named(self.wrapper.pid, "holdfast-guard")
 
     def processes(self):
         """All but the wrapper, living."""
         pids = set(marked_processes(self.tag)) - {self.wrapper.pid}
-        return [pid for pid in pids if state(pid) not in ("Z", "X", None)]
+        return [pid for pid in pids if is_alive(pid)]
 
     def last_beat(self):
         return max(float(path.read_text() or 0) for path in self.where.iterdir())
@@ -87,24 +87,3 @@ class Tree:
         own = {str(self.wrapper.pid), str(self.guardian)}
         assert set(alive) <= own
         assert self.last_beat() < float(started)
-
-
-def children(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as listed:
-            return listed.read().split()
-    except OSError:
-        return []
-
-
-def comm(pid):
-    with open(f"/proc/{pid}/comm") as text:
-        return text.read().strip()
-
-
-def state(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return None

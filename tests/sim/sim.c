@@ -18,9 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "model.h"
+#include "seed.h"
 
 enum {
     CLIENTS = 5,
@@ -471,7 +471,7 @@ int main(int argc, char **argv)
                                             {"schedules", required_argument, NULL, 'n'},
                                             {"mutants", no_argument, NULL, 'm'},
                                             {NULL, 0, NULL, 0}};
-    uint64_t seed = (uint64_t)time(NULL) << 20;
+    uint64_t seed = seed_of_run();
     int64_t n = SCHEDULES;
     bool mutants = false;
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;)

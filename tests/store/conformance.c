@@ -32,6 +32,7 @@
 #include "history.h"
 #include "looks.h"
 #include "memory.h"
+#include "seed.h"
 #include "times.h"
 
 /* ---- playing -------------------------------------------------------------------------------- */
@@ -559,10 +560,7 @@ static int test_mutants(void)
 
 static uint64_t parse_seed(const char *text)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return strcmp(text, "random") == 0 ? (uint64_t)t.tv_nsec ^ (uint64_t)getpid() << 32
-                                       : strtoull(text, NULL, 10);
+    return strcmp(text, "random") == 0 ? seed_of_run() : strtoull(text, NULL, 10);
 }
 
 int main(int argc, char **argv)

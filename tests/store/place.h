@@ -9,10 +9,18 @@
 #include "holdfast.h"
 
 struct place {
-    char dir[64];
-    char path[96]; /* what the URL names: the database or the directory */
-    char url[112];
+    char dir[128];
+    char path[160]; /* what the URL names: the database or the directory */
+    char url[176];
 };
+
+/* A new directory, where this run of the tests keeps all of its files. */
+static inline char *make_directory(char *ret, size_t size)
+{
+    const char *below = getenv("TMPDIR");
+    snprintf(ret, size, "%s/hf-test-XXXXXX", below ? below : "/tmp");
+    return mkdtemp(ret);
+}
 
 /* `path` is below the directory; "": the directory itself. */
 static inline int place_make(void **state, const char *scheme, const char *path)
@@ -20,8 +28,7 @@ static inline int place_make(void **state, const char *scheme, const char *path)
     struct place *p = calloc(1, sizeof *p);
     if (!p)
         return -1;
-    snprintf(p->dir, sizeof p->dir, "%s", "/tmp/hf-test-XXXXXX");
-    if (!mkdtemp(p->dir)) {
+    if (!make_directory(p->dir, sizeof p->dir)) {
         free(p);
         return -1;
     }

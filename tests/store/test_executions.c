@@ -589,7 +589,7 @@ static void the_file_store_says_that_it_keeps_none(void **state)
     struct begun a;
     size_t n;
     struct hf_claimed claimed;
-    char url[128];
+    char url[sizeof p->url];
     snprintf(url, sizeof url, "file:%s/locks", p->dir);
     assert_int_equal(hf_open(url, &hf, NULL), 0);
     assert_int_equal(begin(hf, NULL, NULL, &a), -HF_UNSUPPORTED);

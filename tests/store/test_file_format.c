@@ -312,7 +312,7 @@ static void a_spare_page_is_looked_at_before_it_is_shown(void **state)
     struct place *p = *state;
     struct hf *hf = open_ok(p);
     struct hf_lease lease = take(hf, "x", 0);
-    char swap[120];
+    char swap[sizeof p->dir + 32];
     snprintf(swap, sizeof swap, "%s/.holdfast/swap/x.lock", p->dir);
     shell("cd %s && (while cat x.lock; do :; done > seen 2>&1 & echo $! > pid)", p->dir);
     for (int i = 0; i < 500; i++) { /* longer each time, so that the lock file is written anew */

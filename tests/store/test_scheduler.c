@@ -18,6 +18,7 @@
 
 #include "../unit/check.h"
 #include "fresh.h"
+#include "place.h"
 #include "text.h"
 
 #define MINUTE INT64_C(60000)
@@ -458,8 +459,8 @@ static void a_store_that_fails_is_asked_again_and_told_of_once(void **state)
 {
     struct hf *locks_only;
     set_flow("* * * * *", "UTC", HF_CATCH_UP_LAST);
-    char place[] = "file:/tmp/hf-test-XXXXXX", remove[60];
-    assert_non_null(mkdtemp(place + strlen("file:")));
+    char place[128] = "file:", remove[160];
+    assert_non_null(make_directory(place + strlen("file:"), sizeof place - strlen("file:")));
     assert_int_equal(hf_open(place, &locks_only, &err), 0);
     struct hf_scheduler *s = start(NULL);
     int64_t now_ms = at("2024-01-01T12:00:30Z");

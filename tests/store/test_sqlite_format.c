@@ -76,7 +76,7 @@ static int64_t sql(const struct place *p, const char *text)
 
 static int64_t size_of(const struct place *p, const char *suffix)
 {
-    char path[128];
+    char path[sizeof p->path + 8];
     struct stat st;
     snprintf(path, sizeof path, "%s%s", p->path, suffix);
     return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;

@@ -152,7 +152,7 @@ _Noreturn static void lock_and_stop(const char *path)
 static void who_keeps_a_store_busy_is_named(void **state)
 {
     const struct place *p = *state;
-    char path[100], blame[HF_BLAME_MAX], wanted[HF_BLAME_MAX];
+    char path[sizeof p->dir + 8], blame[HF_BLAME_MAX], wanted[HF_BLAME_MAX];
     int status;
     snprintf(path, sizeof path, "%s/file", p->dir);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -9,6 +9,7 @@
 
 #include "calendar.h"
 #include "check.h"
+#include "seed.h"
 #include "text.h"
 #include "zones.h"
 
@@ -411,9 +412,8 @@ static void no_slot_is_skipped_and_none_invented(void **state)
     static const char *const zones[] = {
         "Europe/Oslo",       "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "UTC",
         "Africa/Casablanca", "Pacific/Apia",     "America/Godthab",     "Europe/Dublin"};
-    const char *given = getenv("HF_CRON_SEED");
-    seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    print_message("# HF_CRON_SEED=%llu\n", (unsigned long long)seed);
+    seed = seed_of_run();
+    print_message("# HOLDFAST_SEED=%llu\n", (unsigned long long)seed);
     for (int turn = 0; turn < 600; turn++) {
         struct hf_zone *zone = zone_of(zones[turn % (int)(sizeof zones / sizeof *zones)]);
         struct plain p = random_schedule();
