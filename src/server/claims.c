@@ -336,7 +336,7 @@ static void begin(struct request *req, struct claim *c)
     c->options.verifies = f->verifies;
     req->forget = claim_forget;
     claim_hungers(c);
-    if (f->wait_ms > 0) /* from the first look on: what it finds at once is lost with its client too */
+    if (f->wait_ms > 0) /* from the first look on: it may leave with what that finds */
         request_watch_client(req);
     claims_find_work(req->server->claims);
 }
