@@ -17,7 +17,7 @@ _holdfast_options()
         events) echo '--name --since -f --follow' ;;
         sweep) echo '--every --dry-run' ;;
         update) echo "$take --grace -c --command --name" ;;
-        serve) echo '--listen --config --no-work --concurrency --grace --require-token --tls-cert --tls-key --max-connections --max-body --log-format --log-requests' ;;
+        serve) echo '--listen --config --no-work --concurrency --grace --require-token --tls-cert --tls-key --max-connections --max-body --receive-timeout --log-format --log-requests' ;;
         token) echo '--note --prefix --allow --expires' ;;
         init) echo '--print --bump-epoch' ;;
         start) echo '-w --wait --wait= -n --nonblock -E --conflict-exit-code --owner --note --priority' \
@@ -38,7 +38,7 @@ _holdfast_takes_value()
         -w|--ttl|--grace|-E|--conflict-exit-code|--owner|--note|--priority|--pid|-c|--command|\
         --timeout|--once|--once-per|--name|--fence|--reason|--prefix|--since|--every|--store|\
         --config|--key|--input|--workflow|--state|--limit|--listen|--tls-cert|--tls-key|\
-        --at|--in|--jitter|--concurrency|--max|--max-connections|--max-body|--log-format|--allow|--expires) return 0 ;;
+        --at|--in|--jitter|--concurrency|--max|--max-connections|--max-body|--receive-timeout|--log-format|--allow|--expires) return 0 ;;
     esac
     return 1
 }

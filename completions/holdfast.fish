@@ -108,6 +108,7 @@ complete -c holdfast -n '__holdfast_is token' -l expires -x -d 'How long it is g
 complete -c holdfast -n '__holdfast_is serve' -l listen -x -d 'HOST:PORT or unix:PATH'
 complete -c holdfast -n '__holdfast_is serve' -l config -r -d 'The workflows'
 complete -c holdfast -n '__holdfast_is serve' -l max-body -x -d 'Bytes of a webhook'
+complete -c holdfast -n '__holdfast_is serve' -l receive-timeout -x -d 'How long a request may take to arrive'
 complete -c holdfast -n '__holdfast_is serve' -l no-work -d 'Only record what is to be run'
 complete -c holdfast -n '__holdfast_is serve' -l require-token -d 'Serve only who has a token'
 complete -c holdfast -n '__holdfast_is serve' -l tls-cert -r -d 'Certificate'

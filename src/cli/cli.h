@@ -118,7 +118,7 @@ struct cli_options {
     const char *listen, *tls_cert, *tls_key;
     bool require_token, log_requests;
     int64_t log_json; /* as --log-format says */
-    int64_t max_connections, max_body;
+    int64_t max_connections, max_body, receive_ms;
     const char *allow;
     int64_t expires_ms; /* 0: never */
 };

@@ -27,7 +27,8 @@ int cmd_serve(struct cli *cli, int argc, char **argv)
                                  .log_json = o->log_json,
                                  .log_requests = o->log_requests,
                                  .max_connections = o->max_connections,
-                                 .max_body = o->max_body};
+                                 .max_body = o->max_body,
+                                 .receive_ms = o->receive_ms};
     return serve(&opts, &err) < 0 ? cli_fail(cli, &err) : 0;
 }
 

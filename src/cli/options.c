@@ -9,6 +9,7 @@
 
 #include "cli.h"
 #include "error.h"
+#include "serve.h"
 #include "text.h"
 
 #define TAKES (CLI_RUN | CLI_ACQUIRE | CLI_UPDATE)
@@ -113,6 +114,8 @@ const struct cli_option cli_option_table[] = {
      "the certificate's key (PEM)"},
     {0, "max-connections", "N", CLI_SERVE, CLI_INT, AT(max_connections), 1, 1000000,
      "clients at once, per address (20000)"},
+    {0, "receive-timeout", "D", CLI_SERVE, CLI_DURATION, AT(receive_ms), 100, EVER,
+     "how long a request may take to arrive (15s)"},
     {0, "max-body", "N", CLI_SERVE, CLI_INT, AT(max_body), 1 << 16, HF_INPUT_MAX,
      "bytes that a webhook's body may have (1048576)"},
     {0, "log-format", "text|json", CLI_SERVE | CLI_WORK, CLI_FORMAT, AT(log_json), 0, 0,
@@ -504,6 +507,7 @@ int cli_parse(struct cli *cli, int argc, char **argv, int *ret_operands)
                                      .limit = 100,
                                      .max_connections = 20000,
                                      .max_body = 1 << 20,
+                                     .receive_ms = SERVE_RECEIVE_DEFAULT_MS,
                                      .stop_grace_ms = STOP_GRACE_DEFAULT_MS,
                                      .at_ms = -1,
                                      .in_ms = -1};

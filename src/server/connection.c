@@ -49,32 +49,47 @@ static void overdue(struct server *server, struct ring *list, struct connection 
         connection_close(c);
 }
 
-static int64_t tick_listeners(struct server *server, int64_t at_ms)
+enum { N_DUE_LISTS = 4 };
+
+static struct ring *due_list(struct server *server, int i)
+{
+    struct ring *const lists[N_DUE_LISTS] = {&server->receiving, &server->idle, &server->sending,
+                                             &server->lingering};
+    return lists[i];
+}
+
+/* NULL: none. */
+static struct due *first_due(struct ring *list)
+{
+    return ring_is_empty(list) ? NULL : (struct due *)list->next;
+}
+
+void connections_tick(struct server *server, int64_t at_ms)
+{
+    for (size_t i = 0; i < server->n_listeners; i++) {
+        struct listener *l = &server->listeners[i];
+        if (l->pause_until_ms && l->pause_until_ms <= at_ms)
+            listener_watch(l, NULL);
+    }
+    for (int i = 0; i < N_DUE_LISTS; i++) {
+        struct ring *list = due_list(server, i);
+        struct due *first;
+        while ((first = first_due(list)) && first->at_ms <= at_ms)
+            overdue(server, list, connection_of_due(first));
+    }
+}
+
+int64_t connections_due_ms(struct server *server)
 {
     int64_t next_ms = INT64_MAX;
     for (size_t i = 0; i < server->n_listeners; i++) {
-        struct listener *l = &server->listeners[i];
-        if (!l->pause_until_ms)
-            continue;
-        if (l->pause_until_ms <= at_ms)
-            listener_watch(l, NULL);
-        else if (l->pause_until_ms < next_ms)
-            next_ms = l->pause_until_ms;
+        int64_t pause_until_ms = server->listeners[i].pause_until_ms;
+        if (pause_until_ms && pause_until_ms < next_ms)
+            next_ms = pause_until_ms;
     }
-    return next_ms;
-}
-
-int64_t connections_tick(struct server *server, int64_t at_ms)
-{
-    struct ring *lists[] = {&server->receiving, &server->idle, &server->sending,
-                            &server->lingering};
-    int64_t next_ms = tick_listeners(server, at_ms);
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        struct due *first;
-        while ((first = (struct due *)lists[i]->next, &first->ring != lists[i]) &&
-               first->at_ms <= at_ms)
-            overdue(server, lists[i], connection_of_due(first));
-        if (&first->ring != lists[i] && first->at_ms < next_ms)
+    for (int i = 0; i < N_DUE_LISTS; i++) {
+        const struct due *first = first_due(due_list(server, i));
+        if (first && first->at_ms < next_ms)
             next_ms = first->at_ms;
     }
     return next_ms;

@@ -222,7 +222,7 @@ static size_t take_head(struct connection *c, const char *text, size_t n)
         return skipped + (size_t)length;
     } else if (!c->receiving) {
         c->receiving = true;
-        connection_due(c, &c->listener->server->receiving, RECEIVE_MS);
+        connection_due(c, &c->listener->server->receiving, c->listener->server->opts->receive_ms);
     }
     return skipped;
 }
@@ -270,7 +270,7 @@ static size_t take_body(struct request *req, const char *text, size_t n)
         req->progress = req->body.len;
     if (!req->arrived && !req->answered && (!c->receiving || in_time)) {
         c->receiving = true;
-        connection_due(c, &req->server->receiving, RECEIVE_MS);
+        connection_due(c, &req->server->receiving, req->server->opts->receive_ms);
     }
     return used;
 }

@@ -250,8 +250,9 @@ static int64_t tick(struct server *server)
     next_ms = earlier(next_ms, claims_tick(server, at_ms));
     next_ms = earlier(next_ms, access_tick(server, at_ms));
     next_ms = earlier(next_ms, runner_tick(server, at_ms));
-    next_ms = earlier(next_ms, connections_tick(server, at_ms));
+    connections_tick(server, at_ms);
     run_connections(server);
+    next_ms = earlier(next_ms, connections_due_ms(server)); /* those that have run, too */
     if (server->draining)
         next_ms = earlier(next_ms, at_ms + 50);
     return server->again ? at_ms : next_ms;

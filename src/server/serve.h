@@ -16,10 +16,12 @@ struct serve_options {
     int64_t grace_ms;    /* how long commands may go on after SIGTERM */
     bool log_json, log_requests;
     int64_t max_connections;
-    int64_t max_body; /* bytes of a webhook's body */
+    int64_t max_body;   /* bytes of a webhook's body */
+    int64_t receive_ms; /* a request, once begun, must have arrived within so long */
 };
 
 #define SERVE_LISTEN_DEFAULT "127.0.0.1:7480"
+enum { SERVE_RECEIVE_DEFAULT_MS = 15000 };
 
 /* What a token may be allowed to do; `token create --allow`. X(name, text) */
 #define VERB_MAP(X)                                                                                \

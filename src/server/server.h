@@ -44,8 +44,7 @@ enum {
     HEADERS_MAX = 12 << 10,  /* of a request's head */
     ROOM_SIZE = 64 << 10,    /* what is received at once; more than a head */
     IDLE_MS = 60000,         /* a connection without a request is closed after so long */
-    RECEIVE_MS = 15000,      /* a request, once begun, must have arrived within so long ... */
-    RECEIVE_BYTES = 1 << 20, /* ... or so much more of its body */
+    RECEIVE_BYTES = 1 << 20, /* of a body: when they have arrived, opts->receive_ms begins again */
     SEND_MS = 60000,         /* who takes nothing of its answer for so long is not interested */
     LINGER_MS = 10000,       /* after the last answer: for the client to have read it */
     DRAIN_MS = 20000,        /* SIGTERM: what is in flight has so long */
@@ -291,8 +290,10 @@ void connection_close(struct connection *c);
 void connections_bury(struct server *server);
 /* In this list of dues until so long from now. */
 void connection_due(struct connection *c, struct ring *list, int64_t in_ms);
-/* Close what has been slow; when that is to be looked at next, INT64_MAX: never. */
-int64_t connections_tick(struct server *server, int64_t now_ms);
+/* Close connections that have been slow, and accept again after a pause. */
+void connections_tick(struct server *server, int64_t now_ms);
+/* When there will be something to do for connections_tick(); INT64_MAX: never. */
+int64_t connections_due_ms(struct server *server);
 
 /* ---- http.c --------------------------------------------------------------------------------- */
 

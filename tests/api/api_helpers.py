@@ -247,8 +247,12 @@ def make_certificate(where, name):
     return cert, key
 
 
+RECEIVE_S = 3  # of a service with this option
+RECEIVE_OPTION = ("--receive-timeout", RECEIVE_S)
+
+
 def cut_off_slow_senders(port, n, begin, serve):
-    """So many begin and then send a byte now and then: all are cut off, and serve() does well meanwhile."""
+    """So many begin and then send a byte now and then: all are cut off after RECEIVE_S, and serve() does well meanwhile."""
     slow = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(n)]
     for s in slow:
         s.sendall(begin)
@@ -268,8 +272,8 @@ def cut_off_slow_senders(port, n, begin, serve):
         return not slow
 
     began = time.monotonic()
-    poll(drip, every_s=0.5)
-    assert time.monotonic() - began > 5  # not at once either
+    poll(drip, every_s=RECEIVE_S / 10)
+    assert time.monotonic() - began > RECEIVE_S / 2  # not at once either
 
 
 def run_node(script, *args, **options):

@@ -139,8 +139,11 @@ def test_what_is_no_request_is_told_so_as_a_problem(service, data, status, says)
         assert is_closed(s)
 
 
-def test_a_slow_sender_is_told_so(service):
+def test_a_slow_sender_is_told_so(make_service):
+    """In time, also by a service that has nothing else to do: not when an idle connection's minute is over."""
+    service = make_service("--receive-timeout", "1s")
     with connect(service) as s:
+        s.settimeout(30)
         s.sendall(b"POST /v1/locks/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         status, _, body = read_answer(s)
         assert status == 408 and "in time" in json.loads(body)["detail"]

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from api_helpers import api, cut_off_slow_senders, service  # noqa: F401
+from api_helpers import RECEIVE_OPTION, api, cut_off_slow_senders, make_service, service  # noqa: F401
 from conftest import poll
 
 
@@ -97,7 +97,8 @@ def test_pipelining(service):
 
 @pytest.mark.parametrize("begin", [b"POST /v1/locks/a HTTP/1.1\r\nHost: localhost\r\n",
                                    b"POST /v1/locks/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"])
-def test_slow_senders_are_cut_off_and_others_are_served(service, begin):
+def test_slow_senders_are_cut_off_and_others_are_served(make_service, begin):
+    service = make_service(*RECEIVE_OPTION)
     cut_off_slow_senders(service.port, 50, begin, lambda: service.get("/healthz").ok())
     poll(lambda: "holdfast_http_connections 1\n" in service.get("/metrics").body)
 

@@ -3,18 +3,19 @@ import socket
 
 import pytest
 
-from api_helpers import api, cut_off_slow_senders  # noqa: F401
+from api_helpers import RECEIVE_OPTION, api, cut_off_slow_senders  # noqa: F401
 from conftest import poll
 from hooks import Hooks
 from test_limits import post, status_of
 
 PATH = "/api/webhooks/pay"
 MIB = 1 << 20
+QUEUED = {"command": ["true"], "overlap": "queue", "queue-limit": 100000}
 
 
 @pytest.fixture
 def hooks(api):
-    return Hooks(api, pay={"command": ["true"], "overlap": "queue", "queue-limit": 100000})
+    return Hooks(api, pay=QUEUED)
 
 
 def chunked(*sizes):
@@ -60,7 +61,8 @@ def test_a_body_that_nobody_reads_may_be_anything(hooks, body):
     hooks.post("pay", body).ok()
 
 
-def test_slow_senders_are_cut_off_and_others_are_served(hooks):
+def test_slow_senders_are_cut_off_and_others_are_served(api):
+    hooks = Hooks(api, *RECEIVE_OPTION, pay=QUEUED)
     begin = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MIB}\r\n\r\n".encode()
     cut_off_slow_senders(hooks.service.port, 40, begin + b"x" * 10000, lambda: hooks.post("pay", b"quick").ok())
     assert not [x for x in hooks.flows.all("--limit", "100000") if x["state"] != "PENDING"]

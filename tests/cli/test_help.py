@@ -95,7 +95,7 @@ def test_options_of_the_interface():
         "start": waits | {"config", "key", "input", "detach"}, "log": {"follow"},
         "executions": {"workflow", "state", "limit"}, "retry": {"workflow", "state", "dry-run"},
         "sweep": {"every", "dry-run"}, "init": {"print", "bump-epoch"},
-        "serve": {"listen", "config", "no-work", "concurrency", "grace", "require-token", "tls-cert", "tls-key", "max-connections", "max-body", "log-format", "log-requests"},
+        "serve": {"listen", "config", "no-work", "concurrency", "grace", "require-token", "tls-cert", "tls-key", "max-connections", "max-body", "receive-timeout", "log-format", "log-requests"},
         "token": {"allow", "prefix", "expires", "note"},
     }
     for command in COMMANDS:

@@ -28,8 +28,11 @@ int main(int argc, char **argv)
     if (clocks == MAP_FAILED)
         err(1, "%s", argv[3]);
     snprintf(at, sizeof at, "unix:%s", argv[2]);
-    struct serve_options opts = {
-        .store_url = argv[1], .listen = at, .max_connections = 1000, .max_body = 1 << 20};
+    struct serve_options opts = {.store_url = argv[1],
+                                 .listen = at,
+                                 .max_connections = 1000,
+                                 .max_body = 1 << 20,
+                                 .receive_ms = SERVE_RECEIVE_DEFAULT_MS};
     if (serve(&opts, &error) < 0)
         errx(1, "%s", error.message);
     return 0;
