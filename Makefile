@@ -1,5 +1,5 @@
 # A short front for meson: see README.md. Every target installs the Debian packages it needs.
-.PHONY: all test asan tsan lint abi install bench clean
+.PHONY: all test unit asan tsan lint format abi install bench clean
 PREFIX ?= /usr/local
 
 all:
@@ -9,6 +9,12 @@ test:
 	@scripts/deps build test
 	@scripts/build build -Dtests=true
 	@tests/run build
+
+# The tests of a second each.
+unit:
+	@scripts/deps build test
+	@scripts/build build -Dtests=true
+	@tests/run build --suite unit
 
 # The suite under AddressSanitizer and UndefinedBehaviorSanitizer. Each test of the program runs on one of its stores: what
 # a store does is compared with the model on all of them.
@@ -22,6 +28,11 @@ tsan:
 	@scripts/deps build test sanitize
 	@scripts/build build-tsan -Dtests=true -Db_sanitize=thread
 	@tests/run build-tsan --suite threads
+
+# The part of lint that takes seconds.
+format:
+	@scripts/deps build lint
+	@scripts/lint format
 
 lint:
 	@scripts/deps build test lint
