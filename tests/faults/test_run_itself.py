@@ -23,7 +23,7 @@ def is_new(name):
 def run(shared, *args):
     """Its exit code, the lines of its end and all that it printed. `shared` is in the place of /tmp, where other runs are."""
     done = subprocess.run([os.path.join(ROOT, "tests", "run"), *map(str, args)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          timeout=PATIENCE_S, env=dict(os.environ, HOLDFAST_JOBS="2", HOLDFAST_SHARED=str(shared)))
+                          timeout=PATIENCE_S, env=dict(os.environ, HOLDFAST_JOBS="2", HOLDFAST_SHARED=str(shared), HOLDFAST_CLEAR_S="2"))
     return done.returncode, done.stdout.splitlines()[-6:], done.stdout
 
 
