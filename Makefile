@@ -1,5 +1,5 @@
 # A short front for meson: see README.md. Every target installs the Debian packages it needs.
-.PHONY: all test unit asan tsan lint format abi install bench clean
+.PHONY: all test unit asan tsan lint style abi install bench clean
 PREFIX ?= /usr/local
 
 all:
@@ -30,9 +30,9 @@ tsan:
 	@tests/run build-tsan --suite threads
 
 # The part of lint that takes seconds.
-format:
+style:
 	@scripts/deps build lint
-	@scripts/lint format
+	@scripts/lint style
 
 lint:
 	@scripts/deps build test lint

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from conftest import poll
+from conftest import PATIENCE_S, poll
 
 
 @pytest.fixture
@@ -291,13 +291,18 @@ def test_a_path_that_is_no_name_asks_for_one(hf, tmp_path):
 # ---- together ------------------------------------------------------------------------------------
 
 
-def test_it_waits_for_the_other_and_75_when_told_not_to(hf, index):
-    holder = hf.start("update", index, "-c", "cat; echo on >&2; read x < /dev/stdin; sleep 0.3; echo one",
+def test_it_waits_for_the_other_and_75_when_told_not_to(hf, index, tmp_path):
+    go_on = tmp_path / "go-on"
+    holder = hf.start("update", index, "-c", f"cat; echo on >&2; until [ -e {go_on} ]; do sleep 0.05; done; echo one",
                       start_new_session=True)
     assert holder.stderr.readline() == "on\n"
     assert hf("update", "--nonblock", index, "--", "cat").returncode == 75
-    hf.ok("update", index, "-c", "cat; echo two")
-    holder.communicate()
+    waiter = hf.start("update", index, "-c", "cat; echo two")
+    poll(lambda: [lock["waiters"] for lock in hf.lines("list")] == [1])
+    go_on.touch()
+    for process in (holder, waiter):
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
     assert index.read_text() == "old\none\ntwo\n"
 
 

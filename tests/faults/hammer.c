@@ -79,9 +79,11 @@ static void take(const char *name, struct hf_acquire_options *options)
 
 static void give_back(void)
 {
-    for (int r; (r = hf_release(hf, &lease, &error)) < 0;)
+    int tries = 1;
+    for (int r; (r = hf_release(hf, &lease, &error)) < 0; tries++)
         if (!is_away(r))
-            errx(1, "release: %s", error.message);
+            errx(1, "release of fence %lld, try %d: %s", (long long)lease.fence, tries,
+                 error.message);
 }
 
 static int count(const char *name, const char *counter, const char *log, long n)

@@ -77,6 +77,12 @@ def test_what_is_left_behind_is_named_and_removed(run_tests, tmp_path):
     poll(lambda: not is_alive(int(process.split()[3].rstrip(":"))))
 
 
+def test_the_faked_clocks_of_the_dead_are_removed(run_tests, tmp_path):
+    dead, alive = tmp_path / "sem.faketime_sem_999999999", tmp_path / f"faketime_shm_{os.getpid()}"
+    code, end, all = run_tests(f"def test_good():\n    for name in {[str(dead), str(alive)]}: pathlib.Path(name).touch()\n")
+    assert (code, dead.exists(), alive.exists()) == (0, False, True), all
+
+
 def test_no_tests_are_a_failure(run_tests):
     code, end, all = run_tests("")
     assert (code, end[-1]) == (1, "0 passed, 1 failed, 0 skipped"), all
