@@ -1,5 +1,5 @@
 # A short front for meson: see README.md. Every target installs the Debian packages it needs.
-.PHONY: all test unit asan tsan lint style abi install bench clean
+.PHONY: all test unit asan tsan deep lint style abi install bench clean
 PREFIX ?= /usr/local
 
 all:
@@ -16,18 +16,23 @@ unit:
 	@scripts/build build -Dtests=true
 	@tests/run build --suite unit
 
-# The suite under AddressSanitizer and UndefinedBehaviorSanitizer. Each test of the program runs on one of its stores: what
-# a store does is compared with the model on all of them.
+# Under AddressSanitizer and UndefinedBehaviorSanitizer: all but tests/faults, and each test of the program on one of
+# its stores. What a store does is compared with the model on all of them. The rest is for `make deep`.
 asan:
 	@scripts/deps build test sanitize
 	@scripts/build build-asan -Dtests=true -Db_sanitize=address,undefined
-	@HOLDFAST_STORES=one tests/run build-asan
+	@HOLDFAST_BRIEF=1 tests/run build-asan
 
 # The threaded parts under ThreadSanitizer.
 tsan:
 	@scripts/deps build test sanitize
 	@scripts/build build-tsan -Dtests=true -Db_sanitize=thread
 	@tests/run build-tsan --suite threads
+
+# What is too long for every change: an hour.
+deep:
+	@scripts/deps build test sanitize
+	@tests/deep
 
 # The part of lint that takes seconds.
 style:

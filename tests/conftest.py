@@ -38,8 +38,11 @@ PATIENCE_S = 120
 # HOLDFAST_LOAD=full: the load that is promised, for a quarter of an hour; else what a minute can bear.
 FULL = os.environ.get("HOLDFAST_LOAD") == "full"
 
-# HOLDFAST_STORES=one: each test runs on one of its stores only, chosen by its name, so that every store is met.
-ONE_STORE = os.environ.get("HOLDFAST_STORES") == "one"
+# HOLDFAST_BRIEF=1, for sanitizers: no faults, and each test on one of its stores only, chosen by its name, so that every
+# store is met.
+BRIEF = os.environ.get("HOLDFAST_BRIEF") == "1"
+if BRIEF:
+    collect_ignore = ["faults"]
 
 # For a lease that must not be lost: a renewal may be late by almost a third of it, as the command
 # is asked to end a grace before the deadline. A busy machine stands still for a second at times.
@@ -239,7 +242,7 @@ def pytest_generate_tests(metafunc):
     if "store_url" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("stores")
         stores = marker.args if marker else list(STORES)
-        if ONE_STORE:
+        if BRIEF:
             stores = [stores[zlib.crc32(metafunc.definition.nodeid.encode()) % len(stores)]]
         metafunc.parametrize("store_url", stores, indirect=True)
 

@@ -18,6 +18,7 @@ int hf_open(const char *url, struct hf **ret, struct hf_error *err)
     if (!hf)
         return hf_fail(err, HF_NOMEM, "out of memory");
     hf->pid = getpid();
+    hf->poll_ms = HF_POLL_MS;
     int r = hf_store_open(url, &hf->store, err);
     if (r < 0) {
         free(hf);

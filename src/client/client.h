@@ -15,7 +15,10 @@ struct hf {
     _Atomic bool pruning; /* retention.c: a thread is at it, and only that one uses the next */
     struct hf_prune_place prune_place;
     _Atomic(struct hf_wait *) parked; /* wait.c: its descriptors serve the next hf_acquire */
+    int64_t poll_ms;                  /* wait.c: how often a waiter asks that nobody wakes */
 };
+
+enum { HF_POLL_MS = 5000 }; /* the backup of a lost wake-up; jittered down to half */
 
 /* -HF_FORKED in a child of the process that opened the handle. */
 int hf_check_handle(const struct hf *hf, struct hf_error *err);

@@ -22,7 +22,6 @@
 #include "waiting.h"
 
 enum {
-    POLL_MS = 5000,       /* the backup of a lost wake-up; jittered down to half */
     BLIND_POLL_MS = 100,  /* where nobody will wake us: no watch, or a foreign holder */
     TROUBLE_MIN_MS = 100, /* before a store that failed is asked again; doubled each time, */
     TROUBLE_MAX_MS = 4000 /* up to this; jittered down to half */
@@ -233,7 +232,8 @@ static bool is_blind(const struct hf_wait *w, const struct hf_answer *answer)
 /* How long to sleep where nothing else happens: the blind look the less often the more are ahead. */
 static int64_t poll_ms(const struct hf_wait *w, const struct hf_answer *answer)
 {
-    int64_t ms = is_blind(w, answer) ? BLIND_POLL_MS * (1 + (int64_t)answer->ahead) : POLL_MS;
+    int64_t ms =
+        is_blind(w, answer) ? BLIND_POLL_MS * (1 + (int64_t)answer->ahead) : w->hf->poll_ms;
     return jitter_ms(ms);
 }
 

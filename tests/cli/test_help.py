@@ -1,6 +1,7 @@
 """Help, man pages and completions say the same: what the program's table of options has."""
 import os
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -152,7 +153,7 @@ def test_every_function_of_the_man_page_is_in_the_header():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bash_knows_the_options(command):
-    script = f'. {COMPLETIONS}/holdfast.bash; _holdfast_options {command}'
+    script = f'. {shlex.quote(COMPLETIONS)}/holdfast.bash; _holdfast_options {command}'
     words = set(run("bash", "-c", script).stdout.split())
     expected = {"--wait="} & words
     for part in own_and_global_options(command):
@@ -162,7 +163,7 @@ def test_bash_knows_the_options(command):
 
 
 def bash_completes(*words, env=None):
-    script = (f'. {COMPLETIONS}/holdfast.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+    script = (f'. {shlex.quote(COMPLETIONS)}/holdfast.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
               '_holdfast; printf "%s\\n" "${COMPREPLY[@]}"')
     done = run("bash", "-c", script, "bash", PROGRAM, *words, env=env)
     assert done.stderr == ""
@@ -239,7 +240,7 @@ def test_shells_can_read_them(shell, name):
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
 def test_fish_completes(tmp_path):
-    script = f"source {COMPLETIONS}/holdfast.fish; complete -C 'holdfast st'; complete -C 'holdfast list --s'"
+    script = f"source {shlex.quote(COMPLETIONS)}/holdfast.fish; complete -C 'holdfast st'; complete -C 'holdfast list --s'"
     done = run("fish", "--no-config", "-c", script, env={**os.environ, "HOME": str(tmp_path)})
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
         "start", "status", "--stale", "--store"]

@@ -16,7 +16,7 @@ from conftest import FILE_STORES, PATIENCE_S, TTL_S, Holdfast, expect_renewals, 
 from hammer import (EXPIRED, FOREVER, HOLDER_DIED, REBOOTED, Talker, assert_exclusive, read_logs, start_counter,
                     status, wait_for_waiters)
 
-# The shortest that a waiter sleeps before it looks by itself (src/client/wait.c: half of POLL_MS).
+# The shortest that a waiter sleeps before it looks by itself (src/client/client.h: half of HF_POLL_MS).
 # What is woken comes far sooner; what is not, never does.
 SHORTEST_POLL_S = 2.5
 

@@ -3,6 +3,7 @@ symbolic links, other users, full disks."""
 import datetime
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -171,7 +172,7 @@ def test_nothing_is_lost_between_both_kinds(hf, tmp_path):
     counter.write_text("0")
     os.makedirs(locks(hf))
     ours = 'v=$(cat "$0"); sleep 0.001; echo $((v + 1)) > "$0"'
-    loop = f'i=0; while [ $i -lt 25 ]; do {hf.program} -q run --wait=100s x -- sh -c \'{ours}\' ' \
+    loop = f'i=0; while [ $i -lt 25 ]; do {shlex.quote(hf.program)} -q run --wait=100s x -- sh -c \'{ours}\' ' \
            f'{counter} || exit 1; i=$((i + 1)); done'
     running = [seed(hf, "count", lock_file(hf), counter, 25, SEED_STEP_S="0.001",
                     SEED_TIMEOUT_S="100") for _ in range(3)]
