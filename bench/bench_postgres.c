@@ -16,12 +16,13 @@ static char *our_database(const struct bench_env *env, const char *name, int nam
 {
     char *url = postgres_database(env, name);
     ours.close(ours.open(url));
-    postgres_run(
-        url, bench_format("INSERT INTO holdfast.name SELECT 'item-' || lpad(i::text, 8, '0')"
-                          " FROM generate_series(0, %d) AS i; INSERT INTO holdfast.lock(name,"
-                          " fence, granted, released) SELECT name, nextval('holdfast.seq'), 1, 1"
-                          " FROM holdfast.name",
-                          names - 1));
+    postgres_run(url,
+                 bench_format("INSERT INTO holdfast.name SELECT 'item-' || lpad(i::text, 8, '0')"
+                              " FROM generate_series(0, %d) AS i; INSERT INTO holdfast.lock(name,"
+                              " fence, granted, released, lost_fences) SELECT name,"
+                              " nextval('holdfast.seq'), 1, 1, '{0}'"
+                              " FROM holdfast.name",
+                              names - 1));
     return url;
 }
 

@@ -314,7 +314,8 @@ HF_API int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_o
 /* Renew `lease` for `ttl_ms` (0: its own ttl) and update its times. -HF_LOST: stop working. */
 HF_API int hf_extend(struct hf *hf, struct hf_lease *lease, int64_t ttl_ms, struct hf_error *err);
 
-/* Give it back. -HF_LOST: it was no longer yours; nobody else's lease was touched. */
+/* Give it back. -HF_LOST: it was no longer yours; nobody else's lease was touched. After -HF_UNKNOWN ask
+ * again, however late: the fence in `lease` tells a release that was done from a lease that was lost. */
 HF_API int hf_release(struct hf *hf, const struct hf_lease *lease, struct hf_error *err);
 
 /* Record that the holder had to stop: for `why`, after -HF_LOST. Never blocks anything. */

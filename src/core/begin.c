@@ -227,7 +227,10 @@ bool hf_step_finished_before(const struct hf_ask *ask, bool released, struct hf_
     bool same = req->fence ? req->fence == x->fence : released;
     if (x->state == HF_PENDING)
         same &= released; /* or else it was lost, and not retried */
-    if (!same || !hf_execution_ended_so(x, req))
+    /* Its attempt failed, was given up, and another one has begun since. */
+    bool went_on = released && req->fence && req->fence < x->fence &&
+                   (req->outcome == HF_OUTCOME_FAILED || req->outcome == HF_OUTCOME_LOST);
+    if (!went_on && (!same || !hf_execution_ended_so(x, req)))
         return false;
     hf_step_answer_with(answer, x, false);
     return true;

@@ -53,12 +53,24 @@ struct hf_event *hf_step_tell(struct hf_effects *fx, const struct hf_world *worl
     return e;
 }
 
-void hf_remember_ended(struct hf_record *rec, const struct hf_lock_id *id, enum hf_end how)
+/* ---- what is remembered of leases that ended -------------------------------------------------- */
+
+static void remember_lost(struct hf_record *rec, int64_t fence)
+{
+    uint32_t keep = rec->n_lost_fences < HF_LOST_MAX ? rec->n_lost_fences : HF_LOST_MAX - 1;
+    memmove(&rec->lost_fences[1], &rec->lost_fences[0], keep * sizeof rec->lost_fences[0]);
+    rec->lost_fences[0] = fence;
+    rec->n_lost_fences = keep + 1;
+}
+
+void hf_remember_ended(struct hf_record *rec, const struct hf_grant *grant, enum hf_end how)
 {
     uint32_t keep = rec->n_ended < HF_ENDED_MAX ? rec->n_ended : HF_ENDED_MAX - 1;
     memmove(&rec->ended[1], &rec->ended[0], keep * sizeof rec->ended[0]);
-    rec->ended[0] = (struct hf_ended){.id = *id, .how = (uint8_t)how};
+    rec->ended[0] = (struct hf_ended){.id = grant->id, .how = (uint8_t)how};
     rec->n_ended = keep + 1;
+    if (how == HF_END_LOST && grant->fence) /* a foreign lease has none */
+        remember_lost(rec, grant->fence);
 }
 
 enum hf_end hf_lease_ended_before(const struct hf_record *rec, const struct hf_ask *ask)
@@ -69,12 +81,48 @@ enum hf_end hf_lease_ended_before(const struct hf_record *rec, const struct hf_a
     return 0;
 }
 
+bool hf_lease_was_released(const struct hf_record *rec, const struct hf_ask *ask)
+{
+    enum hf_end how = hf_lease_ended_before(rec, ask);
+    int64_t fence = ask->req->fence;
+    if (how || !fence)
+        return how == HF_END_RELEASED;
+    bool is_past = fence < rec->last_fence || (fence == rec->last_fence && !rec->grant.held);
+    if (!is_past || !rec->n_lost_fences || fence <= rec->lost_fences[rec->n_lost_fences - 1])
+        return false;
+    for (uint32_t i = 0; i < rec->n_lost_fences; i++)
+        if (rec->lost_fences[i] == fence)
+            return false;
+    return true;
+}
+
+void hf_lost_fences_format(const struct hf_record *rec, char ret[HF_LOST_TEXT_MAX])
+{
+    int used = 0;
+    ret[0] = '\0';
+    for (uint32_t i = 0; i < rec->n_lost_fences; i++)
+        used += snprintf(ret + used, (size_t)(HF_LOST_TEXT_MAX - used), "%s%lld", i ? " " : "",
+                         (long long)rec->lost_fences[i]);
+}
+
+void hf_lost_fences_parse(const char *text, struct hf_record *ret)
+{
+    char *end;
+    ret->n_lost_fences = 0;
+    for (; text && *text && ret->n_lost_fences < HF_LOST_MAX; text = end) {
+        ret->lost_fences[ret->n_lost_fences] = strtoll(text, &end, 10);
+        if (end == text)
+            return;
+        ret->n_lost_fences++;
+    }
+}
+
 /* ---- granting and ending -------------------------------------------------------------------- */
 
 void hf_lease_end(struct hf_record *rec, struct hf_effects *fx, enum hf_end how)
 {
     struct hf_grant *g = &rec->grant;
-    hf_remember_ended(rec, &g->id, how);
+    hf_remember_ended(rec, g, how);
     if (g->offered) { /* nobody has announced the takeover that it came from: the next one does */
         fx->freed = g->took;
         fx->inherited = true;
@@ -125,6 +173,8 @@ int hf_lease_grant(struct hf_record *rec, const struct hf_terms *t, const struct
     g->expires_ms = world->now_ms + lasts_ms;
     hf_copy_text(g->owner, sizeof g->owner, t->owner);
     hf_copy_text(g->note, sizeof g->note, t->note);
+    if (!rec->n_lost_fences)
+        remember_lost(rec, fence - 1); /* what was before is not known */
     rec->last_fence = fence;
     rec->counts.granted++;
     fx->changed = true;

@@ -32,6 +32,7 @@
 
 enum {
     HF_ENDED_MAX = 8,         /* tokens remembered after their lease ended, per name */
+    HF_LOST_MAX = 8,          /* lost leases whose fences are remembered, per name */
     HF_WINDOW = 8,            /* waiters at the head of the queue that a record carries */
     HF_OFFER_MS = 5000,       /* how long a waiter has to confirm what it was granted */
     HF_WAITER_MS = 20000,     /* a waiter that has not asked again for so long is gone */
@@ -95,6 +96,10 @@ struct hf_record {
     int64_t last_fence;
     struct hf_ended ended[HF_ENDED_MAX]; /* newest first */
     uint32_t n_ended;
+    /* Fences of leases that were lost, newest first. Of those up to the last one nothing is known;
+     * every other lease was given back by its holder. */
+    int64_t lost_fences[HF_LOST_MAX];
+    uint32_t n_lost_fences;
     int64_t denied_ms; /* the window of "denied" events, and how many it has */
     uint32_t n_denied;
     struct hf_counts counts;
@@ -227,8 +232,13 @@ bool hf_op_is_read(enum hf_op op);
 /* Must it be on disk before it is acknowledged? What concerns an execution, but not its heartbeats. */
 bool hf_request_is_durable(const struct hf_request *req);
 
-/* From now on this token is refused: how its lease ended. The oldest one is forgotten. */
-void hf_remember_ended(struct hf_record *rec, const struct hf_lock_id *id, enum hf_end how);
+/* From now on the token of this lease is refused: how it ended. The oldest one is forgotten. */
+void hf_remember_ended(struct hf_record *rec, const struct hf_grant *grant, enum hf_end how);
+
+/* The fences of lost leases as text, for stores that keep it so: numbers with a space between. */
+enum { HF_LOST_TEXT_MAX = HF_LOST_MAX * 20 };
+void hf_lost_fences_format(const struct hf_record *rec, char ret[HF_LOST_TEXT_MAX]);
+void hf_lost_fences_parse(const char *text, struct hf_record *ret);
 
 /* a before b in the queue */
 bool hf_waiter_before(const struct hf_waiter *a, const struct hf_waiter *b);

@@ -220,8 +220,7 @@ static void step_release(struct hf_record *rec, const struct hf_ask *ask,
                          struct hf_effects *fx)
 {
     if (!hf_lease_is_own(rec, ask) &&
-        hf_step_finished_before(ask, hf_lease_ended_before(rec, ask) == HF_END_RELEASED, answer,
-                                fx))
+        hf_step_finished_before(ask, hf_lease_was_released(rec, ask), answer, fx))
         return; /* the reply to the first release was lost: it is done */
     if (require_own(rec, ask, world, answer)) {
         release_own(rec, ask, world, answer, fx, ask->req->reason ? ask->req->reason : "");

@@ -52,6 +52,12 @@ bool hf_lease_is_own(const struct hf_record *rec, const struct hf_ask *ask);
 /* How the asker's token ended earlier, or 0. */
 enum hf_end hf_lease_ended_before(const struct hf_record *rec, const struct hf_ask *ask);
 
+/*
+ * Was the lease that the asker names given back by its holder? Its token is remembered for a while; by
+ * its fence that is known for as long as few leases of the name are lost.
+ */
+bool hf_lease_was_released(const struct hf_record *rec, const struct hf_ask *ask);
+
 /* End the lease: its token is spent. What becomes of its execution, its caller decides before. */
 void hf_lease_end(struct hf_record *rec, struct hf_effects *fx, enum hf_end how);
 

@@ -78,6 +78,36 @@ def test_16_processes_lose_nothing_though_they_are_killed(hf, tmp_path):
     assert takeovers, "no holder was ever killed: this proves nothing"
 
 
+# ---- a release that is said again
+
+
+def pass_through_hands(talker, times=10):
+    """More than there are ended tokens that a store remembers (HF_ENDED_MAX)."""
+    for _ in range(times):
+        assert talker.acquire(wait_ms=FOREVER)[0] == "OK"
+        assert talker.ask("release")[0] == "OK"
+
+
+def test_a_good_release_is_not_called_lost_however_late_it_is_repeated(hf, talker):
+    """As by a holder that was not told of the first one, on a lock that many want."""
+    holder, others = talker(), talker()
+    assert holder.acquire()[0] == "OK"
+    assert holder.ask("release")[0] == "OK"
+    pass_through_hands(others)
+    assert holder.ask("release")[0] == "OK"
+    assert others.acquire()[0] == "OK"
+    assert holder.ask("release")[0] == "OK"
+    assert status(hf)["state"] == "held"
+    assert others.ask("release")[0] == "OK"
+
+
+def test_a_lost_lease_is_not_called_released_however_late(hf, talker):
+    holder, others = talker(), talker()
+    assert holder.acquire(ttl_ms=100, bound=0)[0] == "OK"
+    pass_through_hands(others)
+    assert holder.ask("release")[0] == "LEASE_LOST"
+
+
 # ---- a holder that stops
 
 

@@ -137,6 +137,14 @@ static void check_sleeper(size_t n_ready, const char *what)
 
 /* ---- playing, on ---------------------------------------------------------------------------- */
 
+static void note_fence(int name, const struct hf_request *req, const struct hf_answer *answer)
+{
+    struct hf_lock_id id = hf_lock_id_of(req->token ? req->token : "");
+    struct actor *a = find_actor(name, &id);
+    if (a && answer->code == 0 && answer->lease.fence)
+        a->fence = answer->lease.fence;
+}
+
 /* Play these to both, and compare. */
 static void play_requests(struct hf_store *store, const struct hf_request *asked, size_t n)
 {
@@ -166,6 +174,7 @@ static void play_requests(struct hf_store *store, const struct hf_request *asked
         check_wakes(name, what);
         compare_answers(&c, &of_model[i], &of_store[i]);
         check(&c, what);
+        note_fence(name, &asked[i], &of_model[i]);
         if (of_model[i].has_execution && of_store[i].has_execution)
             check_fence(&of_model[i].execution, &of_store[i].execution, what);
     }

@@ -329,6 +329,8 @@ struct hf_request make_request(int name)
         req.token = a->token;
         if (chance(4) == 0)
             req.fence = some_fence(name);
+        else if (chance(2)) /* as the library does, and its repetitions */
+            req.fence = a->fence;
         if (req.op == HF_OP_EXTEND && chance(2))
             req.ttl_ms = a->ttl_ms;
         if (a->workflow)

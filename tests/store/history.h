@@ -37,6 +37,7 @@ struct actor {
     int64_t retry_backoff_ms;
     enum hf_overlap overlap;
     int64_t ttl_ms, wait_ms;
+    int64_t fence; /* of the lease that it was granted, as the model counts; 0: none yet */
     int32_t priority;
     int process; /* index of the process it is bound to, or -1 */
     int wake_fd;

@@ -157,6 +157,10 @@ static int save(struct hf_store *store, const struct hf_record *rec, const struc
         kept.dropped[kept.n_dropped++] = rec->self.id; /* and is put back behind all others */
     if (all.mutant == MUTANT_FORGETS_SPENT_TOKENS)
         lock->rec.n_ended = 0;
+    if (all.mutant == MUTANT_FORGETS_WHO_RELEASED)
+        lock->rec.lost_fences[0] = rec->last_fence;
+    if (all.mutant == MUTANT_FORGETS_LOST_FENCES && rec->n_lost_fences)
+        lock->rec.lost_fences[0] = 0, lock->rec.n_lost_fences = 1;
     if (all.mutant == MUTANT_DROPS_EVENTS && kept.n_events > 1)
         kept.n_events = 1;
     if (all.mutant == MUTANT_PARKS_ONE_BY_ONE)

@@ -13,6 +13,8 @@
     X(NEVER_WAKES, "wake-ups are not sent")                                                        \
     X(LAST_COME_FIRST_SERVED, "the two waiters at the head are swapped")                           \
     X(FORGETS_SPENT_TOKENS, "tokens that ended are not kept")                                      \
+    X(FORGETS_WHO_RELEASED, "that an older lease was given back is not known by its fence")        \
+    X(FORGETS_LOST_FENCES, "a lease that was lost some time ago counts as given back")             \
     X(EXPIRES_LATE, "a lease lasts a millisecond longer than it should")                           \
     X(LOSES_THE_TAIL, "waiters behind the window are not counted")                                 \
     X(FORGETS_THE_TAKEOVER, "whose stale lease was taken over is not kept")                        \

@@ -86,6 +86,12 @@ static inline int release(const char *who)
     return ask((struct hf_request){.op = HF_OP_RELEASE, .token = who});
 }
 
+/* Said again by one who does not know that it was heard: with its fence. */
+static inline int release_fence(const char *who, int64_t fence)
+{
+    return ask((struct hf_request){.op = HF_OP_RELEASE, .token = who, .fence = fence});
+}
+
 static inline int withdraw(const char *who)
 {
     return ask((struct hf_request){.op = HF_OP_WITHDRAW, .token = who});

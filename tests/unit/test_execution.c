@@ -342,6 +342,24 @@ static void finish_of_a_zombie_changes_nothing(void **state)
     assert_int_equal(finish_fully("A", "x1", fence, HF_OUTCOME_SUCCESS), -HF_LOST);
 }
 
+static void finish_of_an_attempt_is_done_though_the_next_one_has_begun(void **state)
+{
+    begin_with("A", "x1", NULL, NULL, (struct hf_request){.retry_backoff_ms = 1000});
+    int64_t fence = a.lease.fence;
+    spawn("A");
+    assert_int_equal(finish_fully("A", "x1", fence, HF_OUTCOME_FAILED), 0);
+    m->now_ms += TTL;
+    assert_int_equal(claim("B", "x1"), 0);
+    int64_t later = a.lease.fence;
+    assert_int_equal(finish_fully("A", "x1", fence, HF_OUTCOME_FAILED), 0);
+    assert_int_equal(finish_fully("A", "x1", fence, HF_OUTCOME_SUCCESS), -HF_LOST);
+    assert_state("x1", HF_RUNNING);
+    assert_int_equal(finish_fully("B", "x1", later, HF_OUTCOME_SUCCESS), 0);
+    assert_int_equal(finish_fully("A", "x1", fence, HF_OUTCOME_FAILED), 0);
+    assert_state("x1", HF_SUCCESS);
+    assert_int_equal(count_events(HF_EV_FINISHED), 2);
+}
+
 static void finish_of_what_is_found_to_have_ended_so_is_done(void **state)
 {
     begin("A", "x1");
@@ -451,6 +469,7 @@ int main(void)
         T(plain_release_aborts),
         T(finish_again_is_done_but_another_result_is_refused),
         T(finish_of_a_zombie_changes_nothing),
+        T(finish_of_an_attempt_is_done_though_the_next_one_has_begun),
         T(finish_of_what_is_found_to_have_ended_so_is_done),
         T(finish_keeps_exit_code_and_output),
         T(cancel_of_a_pending_one_aborts_it_at_once),

@@ -127,6 +127,58 @@ static void rule_2_ended_tokens_are_remembered_over_several_grants(void **state)
     assert_int_equal(take("t1"), -HF_LOST);
 }
 
+/* `n` others take it and give it back: their tokens are remembered, and those before are not. */
+static void pass_through_hands(int n)
+{
+    static int number;
+    for (int i = 0; i < n; i++) {
+        char who[16];
+        snprintf(who, sizeof who, "o%d", number++);
+        assert_int_equal(take(who), 0);
+        assert_int_equal(release(who), 0);
+    }
+}
+
+static void bug_2_a_good_release_is_not_called_lost_however_late_it_is_repeated(void **state)
+{
+    take("A");
+    int64_t fence = a.lease.fence;
+    assert_int_equal(release_fence("A", fence), 0);
+    pass_through_hands(HF_ENDED_MAX + 1);
+    assert_int_equal(release_fence("A", fence), 0);
+    take("B");
+    assert_int_equal(release_fence("A", fence), 0);
+    assert_held_by("B");
+    assert_int_equal(record()->counts.release_lost, 0);
+}
+
+static void rule_1_a_lost_lease_is_never_called_released_however_late(void **state)
+{
+    take("A");
+    int64_t fence = a.lease.fence;
+    m->now_ms += TTL;
+    pass_through_hands(HF_ENDED_MAX + 1);
+    assert_int_equal(release_fence("A", fence), -HF_LOST);
+    for (int i = 0; i <= HF_LOST_MAX; i++) {
+        take("B");
+        assert_int_equal(force(a.lease.fence), 0);
+        m->locks[0].rec.n_ended = 0; /* so that B may come again */
+    }
+    assert_int_equal(record()->n_lost_fences, HF_LOST_MAX);
+    assert_int_equal(release_fence("A", fence), -HF_LOST);
+}
+
+static void rule_1_nobody_releases_by_a_fence_that_is_not_over(void **state)
+{
+    pass_through_hands(1);
+    take("A");
+    int64_t fence = a.lease.fence;
+    assert_int_equal(release_fence("B", fence), -HF_LOST);
+    assert_int_equal(release_fence("B", fence + 1), -HF_LOST);
+    assert_int_equal(release_fence("A", fence - 1), -HF_LOST);
+    assert_held_by("A");
+}
+
 static void bug_2_a_retried_release_is_done_and_leaves_a_newer_grant_alone(void **state)
 {
     take("A");
@@ -472,6 +524,9 @@ int main(void)
         T(rule_2_a_forced_token_is_never_granted_again),
         T(rule_2_an_expired_token_is_never_granted_again),
         T(rule_2_ended_tokens_are_remembered_over_several_grants),
+        T(bug_2_a_good_release_is_not_called_lost_however_late_it_is_repeated),
+        T(rule_1_a_lost_lease_is_never_called_released_however_late),
+        T(rule_1_nobody_releases_by_a_fence_that_is_not_over),
         T(bug_2_a_retried_release_is_done_and_leaves_a_newer_grant_alone),
         T(rule_2_a_retried_wait_keeps_its_place),
         T(rule_4_a_heartbeat_changes_times_only),

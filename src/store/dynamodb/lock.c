@@ -167,6 +167,7 @@ void hf_ddb_read_lock(const char *name, const json_t *item, struct hf_record *re
     } else
         g->fence = ret->last_fence;
     read_ended(item, ret);
+    hf_lost_fences_parse(hf_ddb_get_text(item, "LostFences"), ret);
     ret->denied_ms = hf_ddb_get_int(item, "DeniedMs");
     ret->n_denied = (uint32_t)hf_ddb_get_int(item, "DeniedEvents");
     ret->parked = hf_ddb_has(item, "ParkedRuns");
@@ -277,11 +278,14 @@ static void set_count(json_t *next, const char *name, int64_t value)
 
 static void write_rest(struct hf_ddb_turn *t, const struct hf_record *rec, json_t *next)
 {
+    char lost[HF_LOST_TEXT_MAX];
     if (rec->last_fence) {
         hf_ddb_set_int(next, "Fence", rec->last_fence);
         hf_ddb_set_int(next, "FenceLimit", t->block_limit);
     }
     write_ended(rec, next);
+    hf_lost_fences_format(rec, lost);
+    hf_ddb_set_text(next, "LostFences", lost);
     set_count(next, "DeniedMs", rec->denied_ms);
     set_count(next, "DeniedEvents", rec->n_denied);
     hf_ddb_set_int(next, "WaiterCount", rec->n_waiters);

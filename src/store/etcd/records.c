@@ -90,7 +90,7 @@ static void decode_ended(const char *text, struct hf_record *rec)
 
 static int put_record(struct hf_etcd_txn *t, const struct hf_record *rec, struct hf_error *err)
 {
-    char key[HF_ETCD_KEY_MAX];
+    char key[HF_ETCD_KEY_MAX], lost[HF_LOST_TEXT_MAX];
     hf_etcd_key(t->s, key, "lock/%s", rec->name);
     json_t *object = hf_etcd_encode(record_fields, COUNT(record_fields), rec);
     json_t *more = hf_etcd_encode(row_fields, COUNT(row_fields), &t->row);
@@ -103,6 +103,9 @@ static int put_record(struct hf_etcd_txn *t, const struct hf_record *rec, struct
     }
     if (rec->n_ended)
         json_object_set_new_nocheck(object, "ended", encode_ended(rec));
+    hf_lost_fences_format(rec, lost);
+    if (*lost)
+        json_object_set_new_nocheck(object, "lostFences", json_string(lost));
     json_object_set_new_nocheck(object, "txn", json_string(t->nonce));
     return hf_etcd_put_json(t, key, object, 0, err);
 }
@@ -126,6 +129,7 @@ void hf_etcd_take_record(const struct hf_etcd_kv *kv, bool alive, int64_t now_ms
     hf_etcd_decode(record_fields, COUNT(record_fields), object, ret);
     hf_etcd_decode(row_fields, COUNT(row_fields), object, row);
     decode_ended(json_string_value(json_object_get(object, "ended")), ret);
+    hf_lost_fences_parse(json_string_value(json_object_get(object, "lostFences")), ret);
     ret->grant.fence = row->given = ret->last_fence;
     if (ret->grant.held) {
         hf_etcd_decode(grant_fields, COUNT(grant_fields), object, ret);

@@ -130,8 +130,10 @@ struct hf_file_guard_head {
     int64_t last_fence;
     int64_t next_fence, end_fence; /* reserved for this name, in this boot */
     struct hf_ended ended[HF_ENDED_MAX];
+    int64_t lost_fences[HF_LOST_MAX];
     uint32_t n_ended, n_denied;
-    uint32_t spare, unused; /* swap/NAME.lock is a link of this page, counted from 1; 0: neither */
+    uint32_t spare; /* swap/NAME.lock is a link of this page, counted from 1; 0: neither */
+    uint32_t n_lost_fences;
     int64_t denied_ms;
     struct hf_counts counts;
     int64_t next_ticket;

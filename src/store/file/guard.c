@@ -53,7 +53,7 @@ static bool head_is_sound(const struct hf_file_guard_head *head)
 {
     return memcmp(head->magic, MAGIC, sizeof head->magic) == 0 && head->format == HF_FILE_FORMAT &&
            head->n_waiters <= HF_FILE_WAITERS_MAX && head->n_ended <= HF_ENDED_MAX &&
-           head->checksum == checksum_of(head);
+           head->n_lost_fences <= HF_LOST_MAX && head->checksum == checksum_of(head);
 }
 
 /* Read what of the index the first read did not bring; a queue that was torn is empty. */

@@ -46,7 +46,7 @@ static void compose_grant(const struct hf_file_guard_head *head, const struct hf
     if (rec->last_fence < rec->grant.fence)
         rec->last_fence = rec->grant.fence;
     if (head->grant.held && (!shown || head->grant.fence != view->grant.fence))
-        hf_remember_ended(rec, &head->grant.id, HF_END_LOST);
+        hf_remember_ended(rec, &head->grant, HF_END_LOST);
 }
 
 /* The queue as the record carries it; a waiter that can't be read is gone. */
@@ -74,6 +74,8 @@ static void compose(struct hf_file_store *fs, struct hf_file_guard *guard,
     rec->last_fence = head->last_fence;
     memcpy(rec->ended, head->ended, sizeof rec->ended);
     rec->n_ended = head->n_ended;
+    memcpy(rec->lost_fences, head->lost_fences, sizeof rec->lost_fences);
+    rec->n_lost_fences = head->n_lost_fences;
     rec->denied_ms = head->denied_ms;
     rec->n_denied = head->n_denied;
     rec->parked = false; /* it keeps no executions */
@@ -139,6 +141,8 @@ static void save_head(struct hf_file_guard_head *head, const struct hf_record *r
     head->last_fence = rec->last_fence;
     memcpy(head->ended, rec->ended, sizeof head->ended);
     head->n_ended = rec->n_ended;
+    memcpy(head->lost_fences, rec->lost_fences, sizeof head->lost_fences);
+    head->n_lost_fences = rec->n_lost_fences;
     head->denied_ms = rec->denied_ms;
     head->n_denied = rec->n_denied;
     head->counts = rec->counts;

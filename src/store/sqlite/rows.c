@@ -109,6 +109,20 @@ static void take_ended(struct hf_sqlite_cursor *from, struct hf_record *ret)
     }
 }
 
+static void put_lost_fences(struct hf_sqlite_cursor *to, const struct hf_record *rec,
+                            char text[HF_LOST_TEXT_MAX])
+{
+    hf_lost_fences_format(rec, text);
+    hf_sqlite_put_text(to, text);
+}
+
+static void take_lost_fences(struct hf_sqlite_cursor *from, struct hf_record *ret)
+{
+    char text[HF_LOST_TEXT_MAX];
+    hf_sqlite_take_text(from, text, sizeof text);
+    hf_lost_fences_parse(text, ret);
+}
+
 enum { TAKEOVER_TEXT_MAX = HF_OWNER_MAX + HF_LOCK_ID_LEN + 120 };
 
 /* "REASON LOCK_ID FENCE ACQUIRED_AT HELD_FOR TTL OWNER"; empty: nothing was taken over. */
@@ -212,6 +226,7 @@ static void take_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *
     /* The step keeps it when a lease ends, so that one column is enough for both. */
     rec->grant.fence = rec->last_fence = hf_sqlite_take_int(&from);
     take_ended(&from, rec);
+    take_lost_fences(&from, rec);
     rec->denied_ms = hf_sqlite_take_int(&from);
     rec->n_denied = (uint32_t)hf_sqlite_take_int(&from);
     rec->n_waiters = row->n_waiters = (uint32_t)hf_sqlite_take_int(&from);
@@ -247,12 +262,13 @@ static int save_lock(struct hf_sqlite *s, const struct hf_record *rec, struct hf
     if (!stmt)
         return -HF_UNAVAILABLE;
     uint8_t ended[HF_ENDED_MAX * ENDED_SIZE];
-    char took[TAKEOVER_TEXT_MAX];
+    char lost[HF_LOST_TEXT_MAX], took[TAKEOVER_TEXT_MAX];
     struct hf_sqlite_cursor to = {stmt, 1};
     hf_sqlite_put_int(&to, row->id);
     hf_sqlite_put_int(&to, rec->grant.held);
     hf_sqlite_put_int(&to, rec->last_fence);
     put_ended(&to, rec, ended);
+    put_lost_fences(&to, rec, lost);
     hf_sqlite_put_int(&to, rec->denied_ms);
     hf_sqlite_put_int(&to, rec->n_denied);
     hf_sqlite_put_int(&to, rec->n_waiters);

@@ -36,9 +36,10 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
 #define HF_SQLITE_BOUND_COLUMNS "pid, pid_start, pid2, pid2_start, pid_ns"
 /* What may change with every step, then what is known of the holder, or of the last one. */
 #define HF_SQLITE_STATE_COLUMNS                                                                    \
-    "held, fence, ended, denied_ms, denied_events, waiters, tickets, last_event, granted, denied," \
-    " released, release_lost, taken_expired, taken_died, taken_rebooted, forced, lost, parked"
-#define HF_SQLITE_STATE_VALUES "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19"
+    "held, fence, ended, lost_fences, denied_ms, denied_events, waiters, tickets, last_event,"     \
+    " granted, denied, released, release_lost, taken_expired, taken_died, taken_rebooted, "        \
+    "forced, lost, parked"
+#define HF_SQLITE_STATE_VALUES "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20"
 #define HF_SQLITE_LOCK_COLUMNS                                                                     \
     HF_SQLITE_STATE_COLUMNS                                                                        \
     ", lock_id, offered, owner, note, acquired_at, acquired_ms, expires_ms, ttl_ms, told_ms,"      \
@@ -48,7 +49,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     "execution_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM execution WHERE id = execution_id"     \
     " AND state = 'RUNNING')"
 #define HF_SQLITE_LOCK_VALUES                                                                      \
-    HF_SQLITE_STATE_VALUES ",?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36"
+    HF_SQLITE_STATE_VALUES ",?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37"
 #define HF_SQLITE_WAITER_COLUMNS                                                                   \
     "lock_id, rank, ticket, ttl_ms, until_ms, seen_ms, queued_ms, owner, "                         \
     "note, " HF_SQLITE_BOUND_COLUMNS
@@ -107,7 +108,7 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(LAST_SEQ, "SELECT max(seq) FROM event")                                                      \
     X(LOCK, "SELECT name, " HF_SQLITE_LOCK_COLUMNS " FROM lock WHERE id = ?1")                     \
     X(LOCK_INSERT, "INSERT INTO lock (id, " HF_SQLITE_LOCK_COLUMNS                                 \
-                   ", name) VALUES (?1," HF_SQLITE_LOCK_VALUES ",?37)")                            \
+                   ", name) VALUES (?1," HF_SQLITE_LOCK_VALUES ",?38)")                            \
     X(LOCK_UPDATE,                                                                                 \
       "UPDATE lock SET (" HF_SQLITE_LOCK_COLUMNS ") = (" HF_SQLITE_LOCK_VALUES ") WHERE id = ?1")  \
     X(LOCK_FREE, "UPDATE lock SET (" HF_SQLITE_STATE_COLUMNS ") = (" HF_SQLITE_STATE_VALUES        \

@@ -175,6 +175,7 @@ DECLARE
     l     holdfast.lock;
     p     holdfast.pending;
     x     holdfast.execution;
+    gone  bigint[];
     ret   holdfast.claimed;
 BEGIN
     SELECT * INTO p FROM holdfast.pending WHERE seq = p_seq;
@@ -193,9 +194,10 @@ BEGIN
         IF NOT FOUND THEN
             RETURN NULL;
         END IF;
-        INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, name, lock_id, owner, note, processes, took,
-                                   execution_id)
-        VALUES (nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, p.lock, p_lock_id, p_owner, '', p_processes, '', p.id)
+        gone := holdfast.fences_before();
+        INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, name, lost_fences, lock_id, owner, note,
+                                   processes, took, execution_id)
+        VALUES (nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, p.lock, gone, p_lock_id, p_owner, '', p_processes, '', p.id)
         RETURNING fence INTO l.fence;
     END IF;
     UPDATE holdfast.execution
@@ -246,6 +248,7 @@ DECLARE
     free    text[];
     held    text[];
     crowds  text[];     -- free, and others are parked there
+    gone    bigint[];   -- the lost_fences of a new name
     ret     holdfast.grants;
 BEGIN
     SELECT array_agg(c.id), array_agg(c.lock), array_agg(c.nth), array_agg(c.of)
@@ -263,14 +266,15 @@ BEGIN
       FROM (SELECT a.name FROM unnest(names, nths) AS a(name, nth) WHERE a.nth = 1 ORDER BY a.name) AS n
      CROSS JOIN LATERAL (SELECT * FROM holdfast.lock WHERE lock.name = n.name ORDER BY fence DESC LIMIT 1 FOR UPDATE SKIP LOCKED) AS l;
     IF cardinality(known) < cardinality(array_positions(nths, 1::bigint)) THEN
+        gone := holdfast.fences_before();
         WITH fresh AS (
             INSERT INTO holdfast.name
             SELECT a.name FROM unnest(names, nths) AS a(name, nth) WHERE a.nth = 1 AND a.name <> ALL (known) ORDER BY a.name
             ON CONFLICT DO NOTHING RETURNING name
         ), made AS (
-            INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, parked, name, lock_id, owner, note, processes,
-                                       took, execution_id)
-            SELECT nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, a.of > 1, a.name, a.lock_id, p_owner, '', p_processes, '', a.id
+            INSERT INTO holdfast.lock (fence, locked_at, locked_until, told_at, ttl_ms, granted, parked, name, lost_fences, lock_id,
+                                       owner, note, processes, took, execution_id)
+            SELECT nextval('holdfast.seq'), p_now, until, p_now, p_ttl_ms, 1, a.of > 1, a.name, gone, a.lock_id, p_owner, '', p_processes, '', a.id
               FROM unnest(names, ids, p_lock_ids, nths, ofs) AS a(name, id, lock_id, nth, of)
              WHERE a.nth = 1 AND (a.name IN (SELECT f.name FROM fresh AS f)) IS TRUE -- by hash, and not as a join
             RETURNING fence, execution_id, lock_id

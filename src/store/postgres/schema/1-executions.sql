@@ -579,6 +579,7 @@ COMMENT ON FUNCTION holdfast.extend_execution IS 'extend, with news of the execu
 CREATE FUNCTION holdfast.ended_so(x holdfast.execution, p_fence bigint, p_was_released boolean, p_outcome integer, p_exit_code integer) RETURNS boolean LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN x.id IS NULL THEN p_was_released
+                WHEN p_was_released AND p_fence BETWEEN 1 AND x.fence - 1 AND p_outcome IN (2, 4) THEN true -- another attempt has begun since
                 ELSE CASE WHEN p_fence <> 0 THEN coalesce(p_fence = x.fence, false) ELSE p_was_released END
                      AND (x.state = 'PENDING' AND p_outcome IN (2, 4) AND p_was_released -- it is retried, or repeated
                           OR x.state = CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END)
@@ -616,7 +617,7 @@ BEGIN
             found_x := holdfast.execution_of(p_id);
         END IF;
         IF NOT holdfast.is_holder(t, 0)
-           AND holdfast.ended_so(found_x, p_fence, holdfast.how_ended((t.row).ended, p_lock_id) = 1, p_outcome,
+           AND holdfast.ended_so(found_x, p_fence, holdfast.was_released(t.row, p_lock_id, p_fence), p_outcome,
                                  CASE WHEN p_has_exit_code THEN p_exit_code END) THEN
             ret := holdfast.answer_of(t.row, t.now, 0, false); -- the reply to the first one was lost: it is done
             ret.execution := found_x;

@@ -389,7 +389,7 @@ BEGIN
         t := holdfast.release_own(t, 0, false, 0, p_reason);
         ret := holdfast.answer_of(t.row, t.now, 0, false);
         ret.execution := t.x;
-    ELSIF NOT holdfast.is_holder(t, 0) AND holdfast.how_ended((t.row).ended, p_lock_id) = 1 THEN
+    ELSIF NOT holdfast.is_holder(t, 0) AND holdfast.was_released(t.row, p_lock_id, p_fence) THEN
         ret := holdfast.answer_of(t.row, t.now, 0, false); -- the reply to the first release was lost: it is done
     ELSE
         ret := holdfast.answer_of(t.row, t.now, -3, true);

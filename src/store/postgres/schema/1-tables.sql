@@ -74,6 +74,7 @@ CREATE TABLE holdfast.lock (
     waiters       integer NOT NULL DEFAULT 0,
     parked        boolean NOT NULL DEFAULT false,
     name          text    NOT NULL COLLATE "C",
+    lost_fences   bigint[] NOT NULL,
     owner         text    COLLATE "C",
     note          text    COLLATE "C",
     processes     text    COLLATE "C",
@@ -92,13 +93,13 @@ CREATE TABLE holdfast.lock (
     ended         bytea   NOT NULL DEFAULT '',
     PRIMARY KEY (name, fence)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, vacuum_truncate = false);
-ALTER TABLE holdfast.lock ALTER COLUMN ended SET STORAGE PLAIN;
+ALTER TABLE holdfast.lock ALTER COLUMN ended SET STORAGE PLAIN, ALTER COLUMN lost_fences SET STORAGE PLAIN;
 -- Every lookup must go by the index, the newest fence first: where an idle transaction keeps vacuum from
 -- removing old versions, any other plan reads them all. The planner has other ideas of a table of one page,
 -- so there are some empty ones from the start; and of a row that was analyzed among a thousand old versions
 -- of itself (they seem to lie in order), so nothing is noted of the key's columns.
 ALTER TABLE holdfast.lock ALTER COLUMN name SET STATISTICS 0, ALTER COLUMN fence SET STATISTICS 0;
-INSERT INTO holdfast.lock (name, ended) SELECT 'page ' || i, convert_to(repeat('-', 3500), 'UTF8') FROM generate_series(1, 32) AS i;
+INSERT INTO holdfast.lock (name, lost_fences, ended) SELECT 'page ' || i, '{}', convert_to(repeat('-', 3500), 'UTF8') FROM generate_series(1, 32) AS i;
 DELETE FROM holdfast.lock;
 COMMENT ON TABLE  holdfast.lock               IS 'One row per name: who holds it. Free: lock_id is NULL; then what is said of the holder is of the last one. Kept for ever, since the next fence must be above the last';
 COMMENT ON COLUMN holdfast.lock.name          IS 'What is locked';
@@ -115,6 +116,7 @@ COMMENT ON COLUMN holdfast.lock.processes     IS 'Processes that the lease ends 
 COMMENT ON COLUMN holdfast.lock.execution_id  IS 'The execution that runs under this lease, if any';
 COMMENT ON COLUMN holdfast.lock.took          IS 'The stale lease that this grant took over: REASON LOCK_ID FENCE ACQUIRED_AT_MS HELD_FOR_MS TTL_MS OWNER; REASON 1: expired, 2: its processes died, 4: its execution was over';
 COMMENT ON COLUMN holdfast.lock.ended         IS 'The last 8 tokens that were given back (byte 1, lock_id) or lost (byte 2, lock_id), newest first: never granted again';
+COMMENT ON COLUMN holdfast.lock.lost_fences   IS 'Fences of the last 8 leases that were lost, newest first. Of those up to the last one nothing is known; every other lease was given back by its holder';
 COMMENT ON COLUMN holdfast.lock.parked        IS 'Executions may be parked here: PENDING, and made ready when it is free';
 COMMENT ON COLUMN holdfast.lock.waiters       IS 'How many rows waiter has for this name';
 COMMENT ON COLUMN holdfast.lock.tickets       IS 'How many have ever queued up';

@@ -25,6 +25,21 @@ CREATE FUNCTION holdfast.how_ended(ended bytea, lock_id bytea) RETURNS integer L
 AS $$ SELECT CASE WHEN position(lock_id IN ended) > 1 THEN get_byte(ended, position(lock_id IN ended) - 2) ELSE 0 END $$;
 COMMENT ON FUNCTION holdfast.how_ended IS 'How this token''s lease ended earlier: 1 given back, 2 lost, 0 not known';
 
+CREATE FUNCTION holdfast.was_released(l holdfast.lock, p_lock_id bytea, p_fence bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE holdfast.how_ended(l.ended, p_lock_id)
+                WHEN 1 THEN true
+                WHEN 2 THEN false
+                ELSE coalesce((p_fence < l.fence OR p_fence = l.fence AND l.lock_id IS NULL)
+                              AND p_fence > l.lost_fences[cardinality(l.lost_fences)] AND p_fence <> ALL (l.lost_fences), false)
+           END
+$$;
+COMMENT ON FUNCTION holdfast.was_released IS 'Was this lease given back by its holder? Its token is remembered for a while; by its fence (0: not named) that is known for as long as few leases of the name are lost';
+
+CREATE FUNCTION holdfast.fences_before() RETURNS bigint[] LANGUAGE sql VOLATILE
+AS $$ SELECT ARRAY[coalesce(pg_sequence_last_value('holdfast.seq'), 0)] $$;
+COMMENT ON FUNCTION holdfast.fences_before IS 'lost_fences of a new name, before it is granted: every fence that may have been given';
+
 CREATE FUNCTION holdfast.stale_name(reason integer) RETURNS text LANGUAGE sql IMMUTABLE
 AS $$ SELECT (ARRAY['expired', 'holder-died', 'rebooted', 'execution-ended'])[reason] $$;
 COMMENT ON FUNCTION holdfast.stale_name IS 'Why a lease was over, as events say it';
@@ -118,8 +133,8 @@ BEGIN
         END IF;
         -- Not seen before. Only who adds the name, or has its row there, may add it here.
         INSERT INTO holdfast.name VALUES (p_name) ON CONFLICT (name) DO UPDATE SET name = excluded.name;
-        INSERT INTO holdfast.lock (name)
-            SELECT p_name WHERE NOT EXISTS (SELECT FROM holdfast.lock WHERE name = p_name);
+        INSERT INTO holdfast.lock (name, lost_fences)
+            SELECT p_name, holdfast.fences_before() WHERE NOT EXISTS (SELECT FROM holdfast.lock WHERE name = p_name);
     END LOOP;
 END $$;
 COMMENT ON FUNCTION holdfast.take IS 'Lock the row of a name, which is made where there is none. Strength grant: for a grant, waiting for guards up to 2 seconds; change: for a change beside guards; try: for a grant, or NULL where anybody is in the way';
@@ -212,7 +227,8 @@ BEGIN
            ttl_ms = l.ttl_ms, granted = l.granted, released = l.released, release_lost = l.release_lost,
            taken_expired = l.taken_expired, taken_died = l.taken_died, forced = l.forced, lost = l.lost,
            tickets = l.tickets, waiters = l.waiters, offered = l.offered, parked = l.parked, lock_id = l.lock_id, owner = l.owner,
-           note = l.note, processes = l.processes, took = l.took, execution_id = l.execution_id, ended = l.ended
+           note = l.note, processes = l.processes, took = l.took, execution_id = l.execution_id, ended = l.ended,
+           lost_fences = l.lost_fences
      WHERE name = p_before.name AND fence = p_before.fence;
     RETURN t;
 END $$;
@@ -283,6 +299,9 @@ DECLARE
     l holdfast.lock := t.row;
 BEGIN
     l.ended := substr(set_byte(decode('00', 'hex'), 0, p_how) || l.lock_id || l.ended, 1, 8 * 17);
+    IF p_how = 2 THEN
+        l.lost_fences := (l.fence || l.lost_fences)[1:8];
+    END IF;
     IF l.offered THEN
         -- Nobody has announced the takeover that it came from: the next one does.
         t.took := l.took;
