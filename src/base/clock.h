@@ -7,6 +7,9 @@
 
 #include <stdint.h>
 
+/* By how much two sound clocks may run apart: 500 ms in a million ms. NTP slews no faster. */
+enum { HF_CLOCK_DRIFT_PPM = 500 };
+
 /* CLOCK_BOOTTIME of the machine, in ms: the time namespace's offset is taken off. */
 int64_t hf_clock_boot_ms(void);
 

@@ -161,8 +161,7 @@ static bool is_known(const struct hf_process *p, int pidfd)
            known[i].inode == (uint64_t)st.st_ino;
 }
 
-/* Every thread of it, whether or not somebody has reaped it. */
-static bool has_ended(int pidfd)
+bool hf_process_has_ended(int pidfd)
 {
     struct pollfd watched = {.fd = pidfd, .events = POLLIN};
     return poll(&watched, 1, 0) == 1;
@@ -173,14 +172,13 @@ static enum hf_alive judge(const struct hf_process *p, int pidfd)
 {
     struct hf_process_stat stat;
     if (pidfd >= 0 && is_known(p, pidfd))
-        return has_ended(pidfd) ? HF_DEAD : HF_ALIVE;
+        return hf_process_has_ended(pidfd) ? HF_DEAD : HF_ALIVE;
     if (!hf_process_read_stat(p->pid, &stat))
         return HF_ALIVE_UNKNOWN;
     /* Rounding by the namespace's offset may move the start by a tick. */
     if (llabs(stat.start_ticks - p->start_ticks) > 1)
         return HF_DEAD; /* another process has its pid now */
-    /* A main thread that has ended looks like a zombie while the others of its process go on. */
-    if (pidfd >= 0 && has_ended(pidfd))
+    if (pidfd >= 0 && hf_process_has_ended(pidfd))
         return HF_DEAD;
     if (pidfd >= 0) {
         known[place_of(p)].process = *p;

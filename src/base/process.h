@@ -38,6 +38,10 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
 /* Alive while any is; unknown where none is bound, or in another pid namespace or boot. */
 enum hf_alive hf_processes_alive(const struct hf_processes *all);
 
+/* Has every thread of this process ended, whether or not somebody has reaped it? Its main thread may
+ * have, and look like a zombie, while others go on. */
+bool hf_process_has_ended(int pidfd);
+
 /*
  * As text, for stores that keep them so: boot, pid namespace, "pid:start" of each; none is empty.
  * What can't be read stands for no process: then only the ttl ends it.

@@ -70,8 +70,11 @@ int hf_take_options(const void *opts, void *ret, size_t size, const char *init,
 
 int64_t hf_deadline_ms(int64_t sent_ms, int64_t ttl_ms)
 {
-    int64_t margin_ms = ttl_ms / 50 + 5;
-    return sent_ms + ttl_ms - (margin_ms < 1000 ? margin_ms : 1000);
+    enum { MARGIN_MAX_MS = 1000 };
+    int64_t margin_ms = ttl_ms / 50 + 5, drift_ms = ttl_ms * HF_CLOCK_DRIFT_PPM / 1000000 + 5;
+    if (margin_ms > MARGIN_MAX_MS)
+        margin_ms = drift_ms > MARGIN_MAX_MS ? drift_ms : MARGIN_MAX_MS;
+    return sent_ms + ttl_ms - margin_ms;
 }
 
 /* ---- checking what is asked ----------------------------------------------------------------- */

@@ -138,7 +138,7 @@ static bool signal_member(const struct member *member, int signal_number)
     if (fd < 0)
         return false;
     bool alive = hf_process_read_stat(member->pid, &stat) && stat.parent == member->parent &&
-                 stat.state != 'Z' && stat.state != 'X';
+                 !hf_process_has_ended(fd);
     if (alive && signal_number)
         pidfd_send_signal(fd, signal_number, NULL, 0);
     close(fd);

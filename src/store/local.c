@@ -118,6 +118,24 @@ int hf_local_check_filesystem(const char *path, struct hf_error *err)
                    path, name, magic);
 }
 
+int hf_local_check_names(int at, const char *file, const char *path, struct hf_error *err)
+{
+    struct statx st;
+    if (statx(at, file, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_NLINK, &st) < 0)
+        return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't look at %s", path);
+    if (st.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+        return hf_fail(err, HF_UNAVAILABLE,
+                       "%s is mounted by itself: by its other path others would take the same "
+                       "locks; mount the directory that it is in instead",
+                       path);
+    if (!S_ISDIR(st.stx_mode) && st.stx_nlink > 1)
+        return hf_fail(err, HF_UNAVAILABLE,
+                       "%s has %u names (hard links): by another one others would take the same "
+                       "locks; find them with `find -samefile`, and keep one",
+                       path, st.stx_nlink);
+    return 0;
+}
+
 /* ---- time ----------------------------------------------------------------------------------- */
 
 int64_t hf_local_now_ms(void) { return hf_clock_boot_ms(); }

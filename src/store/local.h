@@ -15,6 +15,13 @@
 /* Refuse what is not known to keep kernel locks and renames on this machine: NFS, 9p, FUSE, ... */
 int hf_local_check_filesystem(const char *path, struct hf_error *err);
 
+/*
+ * Refuse a file to which another path may lead, past what lies beside it: one with several names (hard
+ * links), or one that is mounted by itself, as a directory must not be, either. Once at open is enough:
+ * whoever comes by the other path is refused. An empty `file`: `at` itself, as for statx().
+ */
+int hf_local_check_names(int at, const char *file, const char *path, struct hf_error *err);
+
 /* mkdir -p, for the owner only. */
 int hf_local_make_directories(const char *path, struct hf_error *err);
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import TTL_S, poll
+from conftest import PATIENCE_S, TTL_S, poll
 from processes import child_named, children, is_alive, process_state
 from tree import Tree
 
@@ -132,6 +132,36 @@ def test_a_waiting_wrapper_that_is_killed_leaves_nobody(hf):
     guardian = children(waiter.pid)[0]
     waiter.kill()
     poll(lambda: not is_alive(guardian))
+
+
+# Its main thread ends at once, and looks like a zombie from then on; another one goes on.
+HEADLESS = r"""
+import ctypes, os, threading, time
+
+def go_on():
+    while open(f"/proc/{os.getpid()}/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
+        time.sleep(0.002)
+    print(os.getpid(), flush=True)
+    time.sleep(1000)
+
+threading.Thread(target=go_on).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.parametrize("how", ["timeout", "wrapper killed", "left behind"])
+def test_a_process_whose_main_thread_has_ended_is_ended(hf, how):
+    options = ["--timeout", "1s"] if how == "timeout" else []
+    command = [sys.executable, "-c", HEADLESS]
+    if how == "left behind":
+        command = ["bash", "-c", 'read -r pid < <("$@"); echo $pid', "bash", *command]
+    runner = hf.start("run", *options, "a", "--", *command, start_new_session=True)
+    pid = int(runner.stdout.readline())
+    if how == "wrapper killed":
+        runner.kill()
+    runner.communicate(timeout=PATIENCE_S)
+    assert runner.returncode == {"timeout": 124, "wrapper killed": -signal.SIGKILL, "left behind": 0}[how]
+    assert hf.ok("run", "--wait=100s", "a", "--", "sh", "-c", f"ls /proc/{pid}/task 2>&- || echo gone") == "gone"
 
 
 # ---- stopped -------------------------------------------------------------------------------------

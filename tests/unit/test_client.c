@@ -117,6 +117,13 @@ static void the_deadline_lies_before_the_expiry(void **state)
     }
 }
 
+/* As much as dynamodb/clock.c takes for granted of two sound clocks. */
+static void the_deadline_leaves_room_for_drift_however_long_the_ttl(void **state)
+{
+    for (int64_t ttl_ms = HF_TTL_MIN_MS; ttl_ms < HF_TTL_MAX_MS; ttl_ms = ttl_ms * 3 / 2)
+        assert_true(hf_deadline_ms(0, ttl_ms) <= ttl_ms - ttl_ms / 1000000 * HF_CLOCK_DRIFT_PPM);
+}
+
 static void a_store_on_a_network_filesystem_is_refused(void **state)
 {
     static const struct {
@@ -315,6 +322,7 @@ int main(void)
         T(a_newer_programs_options_are_refused),
         T(what_can_not_be_asked_is_refused_before_the_store_is),
         T(the_deadline_lies_before_the_expiry),
+        T(the_deadline_leaves_room_for_drift_however_long_the_ttl),
         T(a_store_on_a_network_filesystem_is_refused),
         T(who_keeps_a_store_busy_is_named),
         T(who_waits_outlasts_a_store_that_fails),

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "calendar.h"
+#include "clock.h"
 #include "transport.h"
 
 /*
@@ -14,9 +15,9 @@
  * As they age they widen, for two clocks never run alike. A sample that contradicts them comes from
  * another front end, or the server's clock was set: then it alone counts.
  */
-enum { SECOND_MS = 1000, DRIFT_PPM = 500 };
+enum { SECOND_MS = 1000 };
 
-static int64_t drift(int64_t age_ms) { return age_ms * DRIFT_PPM / 1000000 + 1; }
+static int64_t drift(int64_t age_ms) { return age_ms * HF_CLOCK_DRIFT_PPM / 1000000 + 1; }
 
 void hf_dynamo_clock_learn(struct hf_dynamo_clock *c, const struct hf_dynamo_sample *s)
 {

@@ -140,6 +140,14 @@ int hf_file_open_own(const struct hf_file_dir *dir, int at, const char *file, in
     return 0;
 }
 
+int hf_file_check_names(const struct hf_file_dir *dir, int fd, const char *file,
+                        struct hf_error *err)
+{
+    char path[2 * PATH_MAX];
+    snprintf(path, sizeof path, "%s/.holdfast/%s", dir->path, file);
+    return hf_local_check_names(fd, "", path, err);
+}
+
 /* ---- the directory -------------------------------------------------------------------------- */
 
 static int open_top(struct hf_file_dir *dir, struct hf_error *err)
@@ -179,7 +187,7 @@ static int open_sub(struct hf_file_dir *dir, int at, const char *name, int *ret_
                        dir->path, (int)st.st_uid);
     if (made)
         share(dir, fd, 0700);
-    return 0;
+    return hf_file_check_names(dir, fd, strcmp(name, ".holdfast") ? name : "", err);
 }
 
 static int open_subs(struct hf_file_dir *dir, struct hf_error *err)

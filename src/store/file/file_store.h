@@ -58,6 +58,10 @@ int hf_file_open_own(const struct hf_file_dir *dir, int at, const char *file, in
 int hf_file_check_own(const struct hf_file_dir *dir, const char *file, const struct stat *st,
                       struct hf_error *err);
 
+/* Refuse what others may reach by another path: `file` below .holdfast, or one of its directories. */
+int hf_file_check_names(const struct hf_file_dir *dir, int fd, const char *file,
+                        struct hf_error *err);
+
 /* NAME.lock: `/` and `%` percent-encoded; long ones cut and told apart by a hash. */
 void hf_file_encode(const char *name, char ret[HF_FILE_NAME_SIZE]);
 

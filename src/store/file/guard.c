@@ -6,6 +6,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -118,6 +119,17 @@ int hf_file_guard_write(struct hf_file_guard *guard, struct hf_error *err)
 
 /* ---- opening and locking -------------------------------------------------------------------- */
 
+static void close_files(struct hf_file_guard *guard)
+{
+    int *fds[] = {&guard->fd, &guard->page_fds[0], &guard->page_fds[1]};
+    hf_forked_remove(guard->fd);
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+}
+
 static int open_guard(struct hf_file_store *fs, struct hf_file_guard *guard, bool exclusive,
                       struct hf_error *err)
 {
@@ -129,18 +141,16 @@ static int open_guard(struct hf_file_store *fs, struct hf_file_guard *guard, boo
         fs->base.past_help = true;
         return hf_fail(err, HF_UNAVAILABLE, "the store in %s has been removed", fs->dir.path);
     }
-    return r < 0 ? r : hf_forked_add(guard->fd, err);
-}
-
-static void close_files(struct hf_file_guard *guard)
-{
-    int *fds[] = {&guard->fd, &guard->page_fds[0], &guard->page_fds[1]};
-    hf_forked_remove(guard->fd);
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
-        if (*fds[i] >= 0)
-            close(*fds[i]);
-        *fds[i] = -1;
-    }
+    if (r < 0)
+        return r;
+    char path[HF_FILE_NAME_SIZE + 8];
+    snprintf(path, sizeof path, "names/%s", guard->file);
+    r = hf_file_check_names(&fs->dir, guard->fd, path, err);
+    if (r >= 0)
+        r = hf_forked_add(guard->fd, err);
+    if (r < 0)
+        close_files(guard);
+    return r;
 }
 
 /* Lock the file that has the guard's name now: the one we opened earlier may have been removed. */

@@ -129,8 +129,10 @@ int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
     int r = hf_file_open_own(dir, dir->inner, "state", O_RDWR | O_CREAT, &ret->fd, err);
     if (r < 0)
         return r;
+    r = hf_file_check_names(dir, ret->fd, "state", err);
     pthread_mutex_init(&ret->mutex, NULL);
-    r = hf_forked_add(ret->fd, err);
+    if (r >= 0)
+        r = hf_forked_add(ret->fd, err);
     if (r >= 0)
         r = enter(ret, err);
     if (r >= 0) {

@@ -65,7 +65,7 @@ static int make_file(struct hf_sqlite *s, struct hf_error *err)
     struct stat st;
     if (stat(s->path, &st) == 0) {
         if (S_ISREG(st.st_mode))
-            return 0;
+            return hf_local_check_names(AT_FDCWD, s->path, s->path, err);
         return hf_fail(err, HF_UNAVAILABLE, "%s is %s, not a database; name a file with --store",
                        s->path, S_ISDIR(st.st_mode) ? "a directory" : "no regular file");
     }
