@@ -13,16 +13,10 @@ enum { HF_CLOCK_DRIFT_PPM = 500 };
 /* CLOCK_BOOTTIME of the machine, in ms: the time namespace's offset is taken off. */
 int64_t hf_clock_boot_ms(void);
 
-/* What this process's time namespace adds to the machine's boot clock. */
-int64_t hf_clock_boot_offset_ms(void);
-
 /* Let a CLOCK_BOOTTIME timerfd fire at this boot time of the machine; in the past: at once. */
 void hf_clock_arm(int timer_fd, int64_t boot_ms);
 
 /* Milliseconds since 1970. */
 int64_t hf_clock_wall_ms(void);
-
-/* This boot's id (36 characters); "unknown" where /proc does not say. */
-const char *hf_boot_id(void);
 
 #endif

@@ -13,8 +13,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "error.h"
+#include "host.h"
 
 /*
  * The second field of /proc/PID/stat may itself contain spaces and brackets. Start times are shown
@@ -40,7 +40,7 @@ bool hf_process_read_stat(int32_t pid, struct hf_process_stat *ret)
                          " %*d %llu",
                          &stat.state, &stat.parent, &stat.group, &stat.session, &start) != 5)
         return false;
-    stat.start_ticks = (int64_t)start - hf_clock_boot_offset_ms() * sysconf(_SC_CLK_TCK) / 1000;
+    stat.start_ticks = (int64_t)start - hf_boot_offset_ms() * sysconf(_SC_CLK_TCK) / 1000;
     *ret = stat;
     return true;
 }
@@ -60,7 +60,7 @@ void hf_process_describe(int32_t pid, char *ret, size_t size)
  */
 static pthread_once_t self_once = PTHREAD_ONCE_INIT;
 static struct {
-    uint64_t pid_namespace;    /* 0: unknown */
+    uint64_t pid_namespace;    /* 0: unknown, or not the one that /proc shows */
     struct hf_process process; /* pid 0: unknown */
 } self;
 
@@ -74,9 +74,10 @@ static void read_self(void)
     struct stat ns;
     struct hf_process_stat stat_now;
     pthread_once(&handler_once, forget_self_after_fork);
-    self.pid_namespace = stat("/proc/self/ns/pid", &ns) == 0 ? (uint64_t)ns.st_ino : 0;
+    bool known = hf_host_check(NULL) >= 0;
+    self.pid_namespace = known && stat("/proc/self/ns/pid", &ns) == 0 ? (uint64_t)ns.st_ino : 0;
     self.process = (struct hf_process){0};
-    if (hf_process_read_stat(getpid(), &stat_now))
+    if (known && hf_process_read_stat(getpid(), &stat_now))
         self.process = (struct hf_process){getpid(), stat_now.start_ticks};
 }
 
@@ -119,6 +120,9 @@ int hf_processes_identify(const int32_t *pids, size_t n, struct hf_processes *re
     if (n > HF_BOUND_MAX)
         return hf_fail(err, HF_INVALID, "a lease can be bound to at most %d processes",
                        HF_BOUND_MAX);
+    int r = n ? hf_host_check(err) : 0;
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < n; i++)
         if (!identify(pids[i], &all.of[i]))
             return fail_to_identify(pids[i], errno, err);
@@ -198,10 +202,16 @@ static enum hf_alive alive(const struct hf_process *p)
     return verdict;
 }
 
+/* Does /proc show these processes by the numbers that they are bound by? */
+static bool can_judge(const struct hf_processes *all)
+{
+    return strlen(all->boot) == HF_UUID_LEN && strcmp(all->boot, hf_boot_id()) == 0 &&
+           all->pid_namespace != 0 && all->pid_namespace == own_pid_namespace();
+}
+
 enum hf_alive hf_processes_alive(const struct hf_processes *all)
 {
-    if (all->n == 0 || strcmp(all->boot, hf_boot_id()) != 0 ||
-        all->pid_namespace != own_pid_namespace())
+    if (all->n == 0 || !can_judge(all))
         return HF_ALIVE_UNKNOWN;
     enum hf_alive best = HF_DEAD;
     for (uint32_t i = 0; i < all->n; i++) {
@@ -218,7 +228,7 @@ void hf_processes_watch(const struct hf_processes *all, int ret_fds[HF_BOUND_MAX
 {
     for (uint32_t i = 0; i < HF_BOUND_MAX; i++)
         ret_fds[i] = -1;
-    if (strcmp(all->boot, hf_boot_id()) != 0 || all->pid_namespace != own_pid_namespace())
+    if (!can_judge(all))
         return;
     for (uint32_t i = 0; i < all->n && i < HF_BOUND_MAX; i++) {
         int fd = pidfd_open(all->of[i].pid, 0);

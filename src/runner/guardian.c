@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "error.h"
 #include "failpoint.h"
+#include "host.h"
 #include "link.h"
 #include "standin.h"
 #include "tree.h"
@@ -331,8 +332,10 @@ int hf_guardian_start(const struct hf_command *command, struct hf_guardian *ret,
 {
     int ends[2];
     pid_t wrapper = getpid();
-    int r = hf_link_open(ends);
-    hf_clock_boot_ms(); /* both will need what it learns of the machine: learn it once */
+    int r = hf_host_check_children(err);
+    if (r < 0)
+        return r;
+    r = hf_link_open(ends);
     pid_t pid = r < 0 ? r : fork();
     if (pid == 0) {
         close(ends[0]);

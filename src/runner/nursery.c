@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "error.h"
 #include "guardian.h"
+#include "host.h"
 #include "link.h"
 #include "order.h"
 #include "tree.h"
@@ -263,8 +263,10 @@ int hf_nursery_start(struct hf_nursery *ret, struct hf_error *err)
 {
     int ends[2];
     struct nursery s = {0};
-    int r = hf_link_open(ends);
-    hf_clock_boot_ms(); /* learnt once, for all guardians */
+    int r = hf_host_check_children(err);
+    if (r < 0)
+        return r;
+    r = hf_link_open(ends);
     pid_t pid = r < 0 ? r : fork();
     if (pid == 0) {
         close(ends[0]);

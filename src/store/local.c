@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -13,6 +14,7 @@
 
 #include "clock.h"
 #include "error.h"
+#include "host.h"
 #include "process.h"
 
 /* ---- kernel locks --------------------------------------------------------------------------- */
@@ -140,14 +142,53 @@ int hf_local_check_names(int at, const char *file, const char *path, struct hf_e
 
 int64_t hf_local_now_ms(void) { return hf_clock_boot_ms(); }
 
+int hf_local_check_host(struct hf_error *err)
+{
+    int r = hf_host_check(err);
+    if (r >= 0 && strlen(hf_boot_id()) != HF_UUID_LEN)
+        r = hf_fail(err, HF_UNAVAILABLE,
+                    "can't tell one boot from another: /proc/sys/kernel/random/boot_id is not "
+                    "readable; mount all of /proc (systemd: ProcSubset=all)");
+    return r;
+}
+
+int64_t hf_local_booted_at_ms(void) { return hf_clock_wall_ms() - hf_local_now_ms(); }
+
+bool hf_local_is_this_boot(int64_t first_open_ms, int64_t booted_at_ms)
+{
+    enum { STEP_MS = 5000 };
+    return hf_boot_id_is_the_machines(hf_boot_id()) ||
+           (first_open_ms <= hf_local_now_ms() &&
+            llabs(booted_at_ms - hf_local_booted_at_ms()) <= STEP_MS);
+}
+
+bool hf_local_is_to_come(int64_t boot_ms)
+{
+    enum { SLACK_MS = 1000 }; /* a namespace's offset is rounded */
+    return boot_ms > hf_local_now_ms() + SLACK_MS;
+}
+
+bool hf_local_is_over(const char *boot, int64_t told_ms)
+{
+    const char *own = hf_boot_id();
+    if (!*boot)
+        return true;
+    if (hf_boot_id_is_the_machines(own) && hf_boot_id_is_the_machines(boot))
+        return strcmp(own, boot) != 0;
+    return hf_local_is_to_come(told_ms);
+}
+
 void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms)
 {
     struct hf_grant *g = &rec->grant;
-    if (!g->held || strcmp(g->bound.boot, hf_boot_id()) == 0)
+    if (!g->held)
         return;
-    g->acquired_ms = first_open_ms;
-    g->told_ms = first_open_ms;
-    g->expires_ms = first_open_ms + g->ttl_ms;
+    if (hf_local_is_over(g->bound.boot, g->told_ms)) {
+        g->acquired_ms = first_open_ms;
+        g->told_ms = first_open_ms;
+        g->expires_ms = first_open_ms + g->ttl_ms;
+        g->bound.boot[0] = '\0';
+    }
     if (!g->bound.n)
         memcpy(g->bound.boot, hf_boot_id(), strlen(hf_boot_id()) + 1);
 }

@@ -32,10 +32,32 @@ void hf_local_blame(int fd, char ret[HF_BLAME_MAX]);
 /* The clock that local leases are judged by. */
 int64_t hf_local_now_ms(void);
 
+/* -HF_UNAVAILABLE: the machine does not tell this process what local leases are judged by. */
+int hf_local_check_host(struct hf_error *err);
+
 /*
- * Bring a record of an earlier boot into this one's clock: a lease that is bound to no process
- * lives a full ttl from `first_open_ms`, when the store was first opened in this boot; waiters are
- * gone.
+ * Is what was kept of this boot's id, when it was first seen, of this boot? A container may tell its id
+ * again after the machine was booted again: then the clocks must have gone on since, too.
+ */
+bool hf_local_is_this_boot(int64_t first_open_ms, int64_t booted_at_ms);
+
+/* When the machine was booted, by the wall clock, for what that is worth. */
+int64_t hf_local_booted_at_ms(void);
+
+/* Has the clock not come so far yet? What was noted then is of an earlier boot. */
+bool hf_local_is_to_come(int64_t boot_ms);
+
+/*
+ * Is what was told at `told_ms` of this boot's clock of an earlier boot? Only where that is certain:
+ * two ids of the machine differ, or the clock has not come so far yet. A container's own id differs
+ * from the machine's in the same boot. An empty id: yes.
+ */
+bool hf_local_is_over(const char *boot, int64_t told_ms);
+
+/*
+ * Bring a lease of an earlier boot into this one's clock: it lives a full ttl from `first_open_ms`, when
+ * the store was first opened in this boot; and where it is bound to processes, those are gone: its boot
+ * is empty.
  */
 void hf_local_rebase(struct hf_record *rec, int64_t first_open_ms);
 

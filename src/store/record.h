@@ -18,9 +18,6 @@ typedef void hf_unparked_fn(void *arg, const char *workflow);
 
 /* How one record store keeps its records. Called with the store's own lock held by the thread. */
 struct hf_record_ops {
-    /* Several machines use it: that a process is of another boot says nothing. */
-    bool is_shared;
-
     /*
      * Start changing these names (distinct, sorted): from here to commit or rollback no other
      * process or thread changes them. `durable`: the commit reaches the disk before it returns.

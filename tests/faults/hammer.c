@@ -12,6 +12,8 @@
  *     keep | lost                                   start a keeper; has it lost the lease?
  *     status NAME
  *     waits NAME N                                  N waits for NAME at once, all on this handle
+ *     fork | reopen                                 a child goes on; with another handle
+ *     shift SECONDS                                 children will have another time namespace, that far ahead
  */
 #include <err.h>
 #include <errno.h>
@@ -21,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "holdfast.h"
@@ -166,6 +169,38 @@ static void talk_waits(const char *line)
     say(r);
 }
 
+/* The child goes on with the conversation. */
+static void talk_fork(void)
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0)
+        say(0);
+    else if (pid < 0 || waitpid(pid, &status, 0) < 0)
+        err(1, "fork");
+    else
+        _exit(status != 0);
+}
+
+static void talk_reopen(void)
+{
+    hf_close(hf);
+    hf = NULL;
+    say(hf_open(NULL, &hf, &error));
+}
+
+static void talk_shift(const char *line)
+{
+    char text[40];
+    int n = snprintf(text, sizeof text, "boottime %d 0", atoi(line + strlen("shift ")));
+    int fd =
+        unshare(CLONE_NEWTIME) < 0 ? -1 : open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+    bool done = fd >= 0 && write(fd, text, (size_t)n) == n;
+    if (fd >= 0)
+        close(fd);
+    say(done ? 0 : -HF_UNSUPPORTED);
+}
+
 static int talk(void)
 {
     char line[512];
@@ -177,6 +212,12 @@ static int talk(void)
             talk_status(line);
         else if (strncmp(line, "waits ", 6) == 0)
             talk_waits(line);
+        else if (strncmp(line, "shift ", 6) == 0)
+            talk_shift(line);
+        else if (strcmp(line, "fork") == 0)
+            talk_fork();
+        else if (strcmp(line, "reopen") == 0)
+            talk_reopen();
         else if (strcmp(line, "extend") == 0)
             say(hf_extend(hf, &lease, 0, &error));
         else if (strcmp(line, "release") == 0)

@@ -10,10 +10,11 @@ import signal
 import statistics
 import subprocess
 import time
+import uuid
 
 import pytest
 from conftest import FILE_STORES, PATIENCE_S, TTL_S, Holdfast, expect_renewals, fill, in_files, poll
-from hammer import (EXPIRED, FOREVER, HOLDER_DIED, REBOOTED, Talker, assert_exclusive, read_logs, start_counter,
+from hammer import (EXPIRED, FOREVER, HOLDER_DIED, HOUR_MS, REBOOTED, Talker, assert_exclusive, read_logs, start_counter,
                     status, wait_for_waiters)
 
 # The shortest that a waiter sleeps before it looks by itself (src/client/client.h: half of HF_POLL_MS).
@@ -413,32 +414,108 @@ def test_a_pid_of_another_namespace_is_not_taken_for_one_of_ours(hf, talker):
 
 def rebooted(tmp_path):
     """A command prefix: as after a reboot, as far as the boot's id can tell."""
-    needs_root()
-    boot_id = tmp_path / "boot_id"
-    boot_id.write_text("01234567-89ab-4cde-8f01-23456789abcd\n")
-    prefix = ["unshare", "--mount", "sh", "-c",
-              f"mount --bind {boot_id} /proc/sys/kernel/random/boot_id && exec \"$@\"", "sh"]
-    seen = subprocess.run([*prefix, "cat", "/proc/sys/kernel/random/boot_id"], text=True,
-                          capture_output=True)
-    if seen.stdout != boot_id.read_text():
-        pytest.skip("the boot's id can't be replaced here")
-    return prefix
+    library = tmp_path / "another_boot.so"
+    source = os.path.join(os.path.dirname(__file__), "..", "another_boot.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, source, "-ldl"], check=True)
+    return ["env", f"LD_PRELOAD={library}", "ASAN_OPTIONS=verify_asan_link_order=0"]
 
 
 @in_files  # another server's clock and disk know nothing of this machine's boot
 def test_after_a_reboot_bound_leases_are_free_and_others_live_a_ttl(hf, talker, tmp_path):
-    prefix = rebooted(tmp_path)
     before = talker()
     assert before.acquire("bound")[0] == "OK"
     bound_fence = int(before.ask("guard")[1])
     assert before.acquire("unbound", ttl_ms=1500, bound=0)[0] == "OK"
-    after = talker(prefix=prefix)
+    after = talker(prefix=rebooted(tmp_path))
     code, fence, reason = after.acquire("bound")
     assert (code, int(reason)) == ("OK", REBOOTED)
     assert int(fence) > bound_fence
     assert after.ask("status unbound")[1] in ("held", "stale")
     assert after.acquire("unbound", wait_ms=FOREVER)[0] == "OK"
     assert int(after.ask("guard")[1]) > int(fence)
+
+
+def in_container(tmp_path, name):
+    """A command prefix: /proc tells a boot id of its own, as in LXC and systemd-nspawn."""
+    needs_root()
+    boot_id = tmp_path / f"{name}-boot_id"
+    boot_id.write_text(f"{uuid.uuid4()}\n")
+    prefix = ["unshare", "--mount", "sh", "-c",
+              f"mount --bind {boot_id} /proc/sys/kernel/random/boot_id && exec \"$@\"", "sh"]
+    seen = subprocess.run([*prefix, "cat", "/proc/sys/kernel/random/boot_id"], text=True, capture_output=True)
+    if seen.stdout != boot_id.read_text():
+        pytest.skip("the boot's id can't be replaced here")
+    return prefix
+
+
+@in_files
+def test_a_containers_own_boot_id_is_not_taken_for_a_reboot(hf, talker, tmp_path):
+    """The bug (exclusion.md, row 3): whoever had another boot id took every lease at once."""
+    places = [[], in_container(tmp_path, "one"), in_container(tmp_path, "two")]
+    everyone = [talker(prefix=place) for place in places]
+    highest = 0
+    for i, one in enumerate(everyone):
+        assert one.acquire(f"bound-{i}", ttl_ms=HOUR_MS)[0] == "OK"
+        fence = int(one.ask("guard")[1])
+        assert fence > highest
+        highest = fence
+    talker(prefix=places[1]).wait("bound-0")
+    wait_for_waiters(hf, 1, "bound-0")
+    for i, one in enumerate(talker(prefix=place) for place in places):
+        for other in range(len(places)):
+            assert one.acquire(f"bound-{other}")[0] == "LOCK_HELD"
+            assert one.ask(f"status bound-{other}")[1:3] == ["held", "alive" if i == other else "unknown"]
+        assert one.acquire("short", ttl_ms=300, wait_ms=FOREVER, bound=0)[0] == "OK"
+    assert everyone[0].acquire("short", wait_ms=FOREVER)[0] == "OK"
+    wait_for_waiters(hf, 1, "bound-0")
+
+
+@in_files
+def test_an_unreadable_boot_id_is_refused(hf, tmp_path):
+    """As with systemd's ProcSubset=pid: nobody could tell one boot from the next."""
+    needs_root()
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/sys && exec "$@"', "sh"]
+    if subprocess.run([*hidden, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("no mounts here")
+    done = hf.start_program([*hidden, hf.program, "run", "a", "--", "true"])
+    assert done.wait(PATIENCE_S) == 69 and "can't tell one boot from another" in done.stderr.read()
+
+
+@in_files
+def test_the_clock_is_known_in_every_time_namespace_or_refused(hf, talker):
+    """The bugs (exclusion.md, row 10): what /proc says of the children's namespace was taken for this
+    process's own, and a child took over what its parent had read."""
+    holder, other = talker(), talker()
+    assert holder.acquire("mine", ttl_ms=60000, bound=0)[0] == "OK"
+    assert other.ask("fork")[0] == "OK"  # it has read nothing yet
+    if other.ask("shift 100000")[0] != "OK":
+        pytest.skip("no time namespaces here")
+    assert other.ask("reopen")[0] == "STORE_UNAVAILABLE"
+    assert other.ask("fork")[0] == "OK"
+    assert other.ask("reopen")[0] == "OK"
+    assert other.acquire("mine")[0] == "LOCK_HELD"
+
+
+@pytest.mark.stores("sqlite", "postgres")  # whatever the store: it is not opened
+@pytest.mark.parametrize("elsewhere, words", [
+    (["--fork"], "/proc does not show this process"),
+    ([], "children will be in another pid namespace"),
+], ids=["proc", "children"])
+@pytest.mark.parametrize("command", ["run", "update", "work"])
+def test_who_cannot_find_his_processes_starts_none(hf, tmp_path, command, elsewhere, words):
+    """The bug (exclusion.md, row 4): with another pid namespace's /proc the guardian found nobody to kill."""
+    needs_root()
+    inside = ["unshare", "--pid", *elsewhere]
+    if subprocess.run([*inside, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("no pid namespaces here")
+    (tmp_path / "file").touch()
+    (tmp_path / "holdfast.yaml").write_text(f"workflows: {{w: {{command: [touch, {tmp_path}/ran]}}}}\n")
+    args = {"run": ["run", "a", "--", "touch", tmp_path / "ran"],
+            "update": ["update", tmp_path / "file", "--", "touch", tmp_path / "ran"],
+            "work": ["work", "--config", tmp_path / "holdfast.yaml"]}[command]
+    done = hf.start_program([*inside, hf.program, *map(str, args)])
+    assert done.wait(PATIENCE_S) == 69
+    assert words in done.stderr.read() and not (tmp_path / "ran").exists()
 
 
 def test_unshare_is_there():

@@ -10,21 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "boots.h"
 #include "file/file_store.h"
 #include "place.h"
-
-/* ---- a boot id that tests can change -------------------------------------------------------- */
-
-static const char *boot_id = "00000000-0000-4000-8000-000000000001";
-const char *__wrap_hf_boot_id(void);
-const char *__wrap_hf_boot_id(void) { return boot_id; }
-
-static void reboot_machine(void)
-{
-    static char next[HF_UUID_LEN + 1];
-    hf_token(next);
-    boot_id = next;
-}
 
 /* ---- a disk that can fail ------------------------------------------------------------------- */
 
@@ -158,7 +146,7 @@ static void fences_grow_though_the_power_was_lost(void **state)
     /* Nothing since then has reached the disk; the guards did not survive at all. */
     shell("mv %s/../$(basename %s).old %s/.holdfast/state && rm %s/.holdfast/names/*", p->dir,
           p->dir, p->dir, p->dir);
-    reboot_machine();
+    boot_again();
     hf = open_ok(p);
     assert_true(take_and_release(hf, "x") > last);
     hf_close(hf);
@@ -370,7 +358,7 @@ static void a_reboot_frees_what_was_bound_and_keeps_the_rest_for_its_ttl(void **
     assert_int_equal(hf_acquire(hf, "bound", &bound, &lease, NULL), 0);
     take(hf, "unbound", 60000);
     hf_close(hf);
-    reboot_machine();
+    boot_again();
     hf = open_ok(p);
     lease = take(hf, "bound", 0);
     assert_int_equal(lease.takeover.reason, HF_STALE_REBOOTED);
@@ -379,6 +367,68 @@ static void a_reboot_frees_what_was_bound_and_keeps_the_rest_for_its_ttl(void **
     assert_int_equal(status.state, HF_STATE_HELD);
     assert_true(status.remaining_ms > 0 && status.remaining_ms <= 60000);
     hf_close(hf);
+}
+
+/* The same rules as on sqlite, see test_sqlite_format.c. */
+static void a_containers_own_boot_id_ends_no_lease(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options bound = HF_ACQUIRE_INIT;
+    struct hf_lease lease;
+    struct hf_status status;
+    bound.bound[0] = getpid();
+    bound.n_bound = 1;
+    assert_int_equal(hf_acquire(hf, "bound", &bound, &lease, NULL), 0);
+    int64_t last = lease.fence;
+    take(hf, "unbound", 60000);
+    for (int i = 0; i < 20; i++) { /* more than are remembered */
+        enter_container();
+        struct hf *inside = open_ok(p);
+        assert_int_equal(hf_acquire(inside, "bound", NULL, &lease, NULL), -HF_HELD);
+        assert_int_equal(hf_acquire(inside, "unbound", NULL, &lease, NULL), -HF_HELD);
+        assert_int_equal(hf_status_of(inside, "bound", &status, NULL), 0);
+        assert_int_equal(status.alive, HF_ALIVE_UNKNOWN);
+        int64_t fence = take_and_release(inside, "theirs");
+        assert_true(fence > last);
+        last = fence;
+        hf_close(inside);
+    }
+    leave_container();
+    assert_true(take_and_release(hf, "theirs") > last);
+    assert_int_equal(hf_status_of(hf, "bound", &status, NULL), 0);
+    assert_int_equal(status.alive, HF_ALIVE);
+    hf_close(hf);
+}
+
+static void a_container_that_keeps_its_boot_id_is_told_from_before_by_the_clock(void **state)
+{
+    struct place *p = *state;
+    struct hf_acquire_options bound = HF_ACQUIRE_INIT;
+    struct hf_lease lease;
+    bound.bound[0] = getpid();
+    bound.n_bound = 1;
+    boot(3600000);
+    enter_container();
+    struct hf *hf = open_ok(p);
+    take_and_release(hf, "bound");
+    shell("cp -a %s %s.old", p->dir, p->dir);
+    take_and_release(hf, "bound");
+    assert_int_equal(hf_acquire(hf, "bound", &bound, &lease, NULL), 0);
+    int64_t last = lease.fence;
+    hf_close(hf);
+    boot_again();
+    hf = open_ok(p);
+    lease = take(hf, "bound", 0);
+    assert_int_equal(lease.takeover.reason, HF_STALE_REBOOTED);
+    assert_true(lease.fence > last);
+    hf_close(hf);
+    /* The same where nothing of it had reached the disk. */
+    shell("rm -rf %s && mv %s.old %s", p->dir, p->dir, p->dir);
+    hf = open_ok(p);
+    assert_true(take_and_release(hf, "bound") > last);
+    hf_close(hf);
+    leave_container();
 }
 
 /* ---- versions ------------------------------------------------------------------------------- */
@@ -521,6 +571,8 @@ int main(void)
         TEST(a_removed_lock_file_is_a_lost_lease),
         TEST(pages_that_were_removed_are_made_again),
         TEST(a_reboot_frees_what_was_bound_and_keeps_the_rest_for_its_ttl),
+        TEST(a_containers_own_boot_id_ends_no_lease),
+        TEST(a_container_that_keeps_its_boot_id_is_told_from_before_by_the_clock),
         TEST(a_newer_or_damaged_store_is_refused),
         TEST(the_queue_has_an_end),
         TEST(events_are_kept_in_two_segments),

@@ -10,6 +10,7 @@
 
 #include <sqlite3.h>
 
+#include "boots.h"
 #include "place.h"
 
 /* ---- a store in a directory of its own ------------------------------------------------------ */
@@ -81,8 +82,6 @@ static int64_t size_of(const struct place *p, const char *suffix)
     snprintf(path, sizeof path, "%s%s", p->path, suffix);
     return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
 }
-
-static void reboot(const struct place *p) { sql(p, "UPDATE meta SET boot_id = 'an earlier boot'"); }
 
 /* ---- what is refused ------------------------------------------------------------------------ */
 
@@ -304,7 +303,7 @@ static void power_loss_never_repeats_a_fence(void **state)
     hf_close(hf);
     shell("cd %s && rm h.db* && cp kept/* .", p->dir);
     assert_int_equal(sql(p, "SELECT count(*) FROM lock"), 0);
-    reboot(p);
+    boot_again();
     hf = open_ok(p);
     assert_true(take_and_give(hf, "job") > highest);
     hf_close(hf);
@@ -389,7 +388,7 @@ static void what_a_killed_process_raised_is_raised_again(void **state)
     hf_close(hf);
     assert_true(sql(p, "SELECT fence_raised FROM meta") > doubtful);
     assert_true(fence <= sql(p, "SELECT fence_limit FROM meta"));
-    reboot(p);
+    boot_again();
     hf = open_ok(p);
     assert_true(take_and_give(hf, "job") > doubtful);
     hf_close(hf);
@@ -421,7 +420,7 @@ static void reboot_frees_what_was_bound_to_a_process(void **state)
     take(hf, "bound", &bound);
     take(hf, "free", NULL);
     hf_close(hf);
-    reboot(p);
+    boot_again();
     hf = open_ok(p);
     struct hf_lease lease;
     struct hf_error err = {0};
@@ -433,31 +432,161 @@ static void reboot_frees_what_was_bound_to_a_process(void **state)
     hf_close(hf);
 }
 
-static void reboot_forgets_who_waited(void **state)
+static void wait_in_line(struct hf *hf, const char *name)
 {
-    struct place *p = *state;
-    struct hf *hf = open_ok(p);
     struct hf_answer answer;
     char token[HF_UUID_LEN + 1];
-    struct hf_lease lease = take(hf, "job", NULL);
     hf_token(token);
     struct hf_request request = {.op = HF_OP_ACQUIRE,
-                                 .name = "job",
+                                 .name = name,
                                  .token = token,
                                  .ttl_ms = 60000,
                                  .wait_ms = HF_FOREVER,
                                  .owner = "me"};
     assert_int_equal(hf_apply(hf, &request, 1, &answer, NULL), 0);
     assert_true(answer.queued);
+}
+
+static void reboot_forgets_who_waited(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_lease lease = take(hf, "job", NULL);
+    wait_in_line(hf, "job");
     hf_close(hf);
     assert_int_equal(sql(p, "SELECT waiters FROM lock"), 1);
-    reboot(p);
+    boot_again();
     hf = open_ok(p);
     struct hf_status status;
     assert_int_equal(hf_status_of(hf, "job", &status, NULL), 0);
     assert_int_equal(status.waiters, 0);
     give_back(hf, &lease);
     take_and_give(hf, "job");
+    hf_close(hf);
+}
+
+/*
+ * The bug (exclusion.md, row 3): LXC and systemd-nspawn tell a container a boot id of its own, and every
+ * lease of the machine's other processes was taken at once, as of an earlier boot.
+ */
+static void a_containers_own_boot_id_ends_no_lease(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options bound = HF_ACQUIRE_INIT;
+    struct hf_lease lease;
+    bound.bound[0] = getpid();
+    bound.n_bound = 1;
+    struct hf_lease ours = take(hf, "bound", &bound);
+    take(hf, "free", NULL);
+    wait_in_line(hf, "free");
+    enter_container();
+    struct hf *inside = open_ok(p);
+    assert_int_equal(hf_acquire(inside, "bound", NULL, &lease, NULL), -HF_HELD);
+    assert_int_equal(hf_acquire(inside, "free", NULL, &lease, NULL), -HF_HELD);
+    struct hf_status status;
+    assert_int_equal(hf_status_of(inside, "bound", &status, NULL), 0);
+    assert_int_equal(status.alive, HF_ALIVE_UNKNOWN);
+    assert_int_equal(hf_status_of(inside, "free", &status, NULL), 0);
+    assert_int_equal(status.waiters, 1);
+    struct hf_lease theirs = take(inside, "theirs", &bound);
+    assert_true(theirs.fence > ours.fence);
+    leave_container();
+    assert_int_equal(hf_acquire(hf, "theirs", NULL, &lease, NULL), -HF_HELD);
+    give_back(hf, &ours);
+    hf_close(hf);
+    enter_container();
+    hf_close(inside);
+    leave_container();
+}
+
+/*
+ * The bug: between two transactions of whoever entered a boot, the numbering had jumped and the limit had
+ * not yet: others were told that their request was too large.
+ */
+static void nobody_is_refused_while_another_boot_is_entered(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 200; i++) {
+            struct hf *inside;
+            enter_container();
+            if (hf_open(p->url, &inside, NULL) < 0)
+                _exit(1);
+            hf_close(inside);
+        }
+        _exit(0);
+    }
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0)
+        take_and_give(hf, "job");
+    assert_int_equal(status, 0);
+    hf_close(hf);
+}
+
+static void a_boot_that_is_known_is_entered_once(void **state)
+{
+    struct place *p = *state;
+    hf_close(open_ok(p));
+    enter_container();
+    hf_close(open_ok(p));
+    int64_t raised = sql(p, "SELECT fence_raised FROM meta");
+    for (int i = 0; i < 3; i++) {
+        char own_id[sizeof machine.own_id];
+        strcpy(own_id, machine.own_id);
+        leave_container();
+        hf_close(open_ok(p));
+        strcpy(machine.own_id, own_id);
+        hf_close(open_ok(p));
+    }
+    leave_container();
+    assert_int_equal(sql(p, "SELECT fence_raised FROM meta"), raised);
+    assert_int_equal(sql(p, "SELECT count(*) FROM boot"), 2);
+}
+
+static void a_container_that_keeps_its_boot_id_is_told_from_before_by_the_clock(void **state)
+{
+    struct place *p = *state;
+    boot(3600000);
+    enter_container();
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options bound = HF_ACQUIRE_INIT;
+    bound.bound[0] = getpid();
+    bound.n_bound = 1;
+    take(hf, "bound", &bound);
+    hf_close(hf);
+    int64_t raised = sql(p, "SELECT fence_raised FROM meta");
+    boot_again();
+    hf = open_ok(p);
+    struct hf_lease lease = take(hf, "bound", NULL);
+    assert_int_equal(lease.takeover.reason, HF_STALE_REBOOTED);
+    assert_true(lease.fence > raised);
+    hf_close(hf);
+    leave_container();
+}
+
+static void of_many_containers_the_newest_are_remembered(void **state)
+{
+    struct place *p = *state;
+    struct hf *hf = open_ok(p);
+    struct hf_acquire_options bound = HF_ACQUIRE_INIT;
+    struct hf_lease lease;
+    bound.bound[0] = getpid();
+    bound.n_bound = 1;
+    enter_container();
+    struct hf *inside = open_ok(p);
+    take(inside, "job", &bound);
+    hf_close(inside);
+    for (int i = 0; i < 100; i++) {
+        enter_container();
+        hf_close(open_ok(p));
+    }
+    assert_true(sql(p, "SELECT count(*) FROM boot") < 100);
+    leave_container();
+    assert_int_equal(hf_acquire(hf, "job", NULL, &lease, NULL), -HF_HELD);
+    assert_true(take_and_give(hf, "other") > 0);
     hf_close(hf);
 }
 
@@ -644,6 +773,11 @@ int main(void)
         TEST(bumped_epoch_is_far_above),
         TEST(reboot_frees_what_was_bound_to_a_process),
         TEST(reboot_forgets_who_waited),
+        TEST(a_containers_own_boot_id_ends_no_lease),
+        TEST(nobody_is_refused_while_another_boot_is_entered),
+        TEST(a_boot_that_is_known_is_entered_once),
+        TEST(a_container_that_keeps_its_boot_id_is_told_from_before_by_the_clock),
+        TEST(of_many_containers_the_newest_are_remembered),
         TEST(log_stays_short_with_short_lived_processes),
         TEST(log_stays_bounded_in_a_long_life),
         TEST(old_events_go_but_the_newest_stays),

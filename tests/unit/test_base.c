@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "error.h"
 #include "hmac.h"
+#include "host.h"
 #include "id.h"
 #include "process.h"
 

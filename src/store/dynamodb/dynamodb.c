@@ -60,7 +60,6 @@ const struct hf_record_ops hf_ddb_record_ops = {
     .unpark = hf_ddb_unpark,
     .now_ms = now_ms,
     .wall_ms = wall_ms,
-    .is_shared = true,
     .wake = wake,
     .wake_idle = wake_idle,
 };

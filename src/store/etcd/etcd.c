@@ -57,7 +57,6 @@ static void wake(struct hf_store *store, const char *name, const struct hf_lock_
 }
 
 const struct hf_record_ops hf_etcd_record_ops = {
-    .is_shared = true,
     .begin = begin,
     .commit = commit,
     .rollback = rollback,

@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "error.h"
 #include "etcd_store.h"
+#include "host.h"
 
 enum { PAGE = 64 };
 

@@ -83,6 +83,7 @@ struct hf_file_state {
     int fd;
     pthread_mutex_t mutex; /* a kernel lock belongs to the descriptor, which threads share */
     int64_t first_open_ms; /* of this boot */
+    int64_t jumped;        /* a name's reserve from here or below is not used any more */
 };
 
 int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
@@ -125,14 +126,13 @@ struct hf_file_guard_head {
     char magic[8];
     uint32_t format, n_waiters;
     uint64_t checksum, index_checksum;
-    char boot[HF_UUID_LEN + 1]; /* whose clock the times are in */
     char name[HF_NAME_MAX + 1];
     struct hf_file_ident shown; /* the lock file that says `grant` */
     int64_t shown_expires_ms;   /* what it says; it may lag a little behind the grant */
     int64_t holder_pid;         /* the process that asked for it, for people */
     struct hf_grant grant;
     int64_t last_fence;
-    int64_t next_fence, end_fence; /* reserved for this name, in this boot */
+    int64_t next_fence, end_fence; /* reserved for this name; see hf_file_state.jumped */
     struct hf_ended ended[HF_ENDED_MAX];
     int64_t lost_fences[HF_LOST_MAX];
     uint32_t n_ended, n_denied;

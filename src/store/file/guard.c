@@ -12,10 +12,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "error.h"
 #include "file_store.h"
 #include "forked.h"
+#include "local.h"
 
 #define MAGIC "hfguard"
 
@@ -70,16 +70,14 @@ static void read_index(struct hf_file_guard *guard, size_t have)
         guard->head.n_waiters = 0;
 }
 
-/* The clock of an earlier boot says nothing now, and its waiters are gone. */
-static void enter_boot(struct hf_file_guard_head *head)
+/* Of waiters that were seen in an earlier boot; others who are gone are judged in their turn. */
+static void forget_earlier_waiters(struct hf_file_guard *guard)
 {
-    if (strcmp(head->boot, hf_boot_id()) == 0)
-        return;
-    strcpy(head->boot, hf_boot_id());
-    head->n_waiters = 0;
-    head->n_denied = 0;
-    head->denied_ms = 0;
-    head->next_fence = head->end_fence = 0; /* what was given of them may have been lost */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < guard->head.n_waiters; i++)
+        if (!hf_local_is_to_come(guard->index[i].seen_ms))
+            guard->index[n++] = guard->index[i];
+    guard->head.n_waiters = n;
 }
 
 static int read_guard(struct hf_file_guard *guard, const char *name, struct hf_error *err)
@@ -99,9 +97,9 @@ static int read_guard(struct hf_file_guard *guard, const char *name, struct hf_e
         strcpy(head->name, name);
     } else
         read_index(guard, (size_t)n);
+    forget_earlier_waiters(guard);
     if (strcmp(head->name, name) != 0)
         return hf_fail(err, HF_INTERNAL, "'%s' and '%s' have the same file", name, head->name);
-    enter_boot(head);
     return 0;
 }
 

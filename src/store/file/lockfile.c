@@ -20,6 +20,7 @@
 #include "clock.h"
 #include "error.h"
 #include "file_store.h"
+#include "host.h"
 #include "local.h"
 #include "text.h"
 #include "wire.h"

@@ -12,30 +12,38 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "error.h"
 #include "file_store.h"
 #include "forked.h"
+#include "host.h"
 #include "local.h"
 
 #define MAGIC "hf-file"
 #define EPOCH_STEP INT64_C(1000000000)
 #define FENCE_MAX (INT64_C(1) << 53)
 
-enum { FENCE_BLOCK = 100000 };
+enum { FENCE_BLOCK = 100000, BOOTS_MAX = 7 };
+
+/* A boot that used the store, as the machine or a container tells it. */
+struct seen_boot {
+    char id[40];
+    int64_t first_open_ms, booted_at_ms;
+};
 
 /* As it is on disk; one sector, so that it is written whole or not at all. */
 struct state_data {
     char magic[8];
     uint32_t format, unused;
-    char boot[40];
-    int64_t first_open_ms;
+    struct seen_boot boots[BOOTS_MAX]; /* newest first */
+    int64_t jumped; /* what was reserved up to here may have been lost with a boot */
     int64_t fence;  /* the last one reserved */
     int64_t limit;  /* every fence given is below it */
     int64_t raised; /* at least the limit, and on disk before the limit is raised to it */
     int64_t next_event;
     uint64_t checksum;
 };
+
+static_assert(sizeof(struct state_data) <= 512, "it fits into a sector");
 
 static uint64_t checksum_of(const struct state_data *data)
 {
@@ -51,7 +59,7 @@ static int read_data(const struct hf_file_state *state, struct state_data *ret,
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't read .holdfast/state");
     if (n == 0)
         return 0;
-    bool ours = (size_t)n >= offsetof(struct state_data, boot) &&
+    bool ours = (size_t)n >= offsetof(struct state_data, boots) &&
                 memcmp(ret->magic, MAGIC, sizeof ret->magic) == 0;
     if (ours && ret->format > HF_FILE_FORMAT)
         return hf_fail(err, HF_UNAVAILABLE,
@@ -94,13 +102,28 @@ static void leave(struct hf_file_state *state)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+/* This boot, as it was seen before; NULL: it was not. */
+static const struct seen_boot *find_boot(const struct state_data *data)
+{
+    for (size_t i = 0; i < BOOTS_MAX; i++) {
+        const struct seen_boot *boot = &data->boots[i];
+        if (strncmp(boot->id, hf_boot_id(), sizeof boot->id) == 0 &&
+            hf_local_is_this_boot(boot->first_open_ms, boot->booted_at_ms))
+            return boot;
+    }
+    return NULL;
+}
+
+/* The first place is this boot's from now on; fences go on above all that may have been given. */
 static void start_boot(struct state_data *data)
 {
-    memset(data->boot, 0, sizeof data->boot);
-    memcpy(data->boot, hf_boot_id(), strlen(hf_boot_id()));
-    data->first_open_ms = hf_local_now_ms();
+    memmove(&data->boots[1], &data->boots[0], sizeof data->boots - sizeof data->boots[0]);
+    data->boots[0] = (struct seen_boot){.first_open_ms = hf_local_now_ms(),
+                                        .booted_at_ms = hf_local_booted_at_ms()};
+    memcpy(data->boots[0].id, hf_boot_id(), strlen(hf_boot_id()));
     if (data->raised > data->fence)
         data->fence = data->raised;
+    data->jumped = data->fence;
 }
 
 /* Make the file, or carry it into this boot. */
@@ -110,8 +133,7 @@ static int settle_state(const struct hf_file_dir *dir, const struct hf_file_stat
     int known = read_data(state, data, err);
     if (known < 0)
         return known;
-    /* Where the kernel does not name its boots, each opening may be the first of one. */
-    if (known && strcmp(data->boot, hf_boot_id()) == 0 && strcmp(hf_boot_id(), "unknown") != 0)
+    if (known && find_boot(data))
         return 0;
     if (!known)
         *data = (struct state_data){.magic = MAGIC, .format = HF_FILE_FORMAT};
@@ -126,7 +148,9 @@ int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
                        struct hf_error *err)
 {
     struct state_data data;
-    int r = hf_file_open_own(dir, dir->inner, "state", O_RDWR | O_CREAT, &ret->fd, err);
+    int r = hf_local_check_host(err);
+    if (r >= 0)
+        r = hf_file_open_own(dir, dir->inner, "state", O_RDWR | O_CREAT, &ret->fd, err);
     if (r < 0)
         return r;
     r = hf_file_check_names(dir, ret->fd, "state", err);
@@ -143,7 +167,9 @@ int hf_file_state_open(const struct hf_file_dir *dir, struct hf_file_state *ret,
         hf_file_state_close(ret);
         return r;
     }
-    ret->first_open_ms = data.first_open_ms;
+    const struct seen_boot *boot = find_boot(&data);
+    ret->first_open_ms = boot ? boot->first_open_ms : hf_local_now_ms();
+    ret->jumped = data.jumped;
     return 0;
 }
 

@@ -292,7 +292,7 @@ static int64_t next_fence(struct hf_store *store)
     if (t->view.kind == HF_FILE_OUR_LOCK && t->view.grant.fence > known)
         known = t->view.grant.fence;
     int64_t fence = head->next_fence > known ? head->next_fence : known + 1;
-    if (fence >= head->end_fence) {
+    if (fence >= head->end_fence || head->next_fence <= t->fs->state.jumped) {
         fence = hf_file_reserve_fences(&t->fs->state, FENCES_RESERVED, known, NULL);
         if (fence < 0)
             return fence;

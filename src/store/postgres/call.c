@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
 #include "error.h"
 #include "failpoint.h"
+#include "host.h"
 #include "task.h"
 
 enum {

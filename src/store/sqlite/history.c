@@ -22,8 +22,8 @@ static int read_count(struct hf_sqlite *s, int64_t *ret, struct hf_error *err)
     int r = meta && count ? hf_sqlite_row(s, meta, err) : -HF_UNAVAILABLE;
     if (r <= 0)
         return r;
-    sqlite3_bind_int64(count, 1, sqlite3_column_int64(meta, 4));
-    *ret = sqlite3_column_int64(meta, 5);
+    sqlite3_bind_int64(count, 1, sqlite3_column_int64(meta, 2));
+    *ret = sqlite3_column_int64(meta, 3);
     sqlite3_reset(meta);
     if ((r = hf_sqlite_row(s, count, err)) > 0)
         *ret += sqlite3_column_int64(count, 0);

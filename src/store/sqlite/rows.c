@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "clock.h"
 #include "error.h"
+#include "host.h"
 #include "local.h"
 #include "sqlite_store.h"
 
@@ -175,6 +175,27 @@ static void take_counts(struct hf_sqlite_cursor *from, struct hf_counts *c)
         *counts[i] = hf_sqlite_take_int(from);
 }
 
+static int64_t boot_number(const struct hf_sqlite *s, const char *id)
+{
+    if (!*id)
+        return 0;
+    return strcmp(id, hf_boot_id()) == 0 ? s->boot : s->row.boot;
+}
+
+/* "unknown": of one that was forgotten, as so many came after it. */
+static void find_boot_id(struct hf_sqlite *s, int64_t number, char ret[HF_UUID_LEN + 1])
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_BOOT_ID, NULL);
+    strcpy(ret, "unknown");
+    if (!stmt)
+        return;
+    sqlite3_bind_int64(stmt, 1, number);
+    if (hf_sqlite_row(s, stmt, NULL) <= 0)
+        return;
+    hf_sqlite_take_text(&(struct hf_sqlite_cursor){stmt, 0}, ret, HF_UUID_LEN + 1);
+    sqlite3_reset(stmt);
+}
+
 static void put_grant(struct hf_sqlite_cursor *to, const struct hf_sqlite *s,
                       const struct hf_grant *g, const char *took)
 {
@@ -187,15 +208,14 @@ static void put_grant(struct hf_sqlite_cursor *to, const struct hf_sqlite *s,
     hf_sqlite_put_int(to, g->expires_ms);
     hf_sqlite_put_int(to, g->ttl_ms);
     hf_sqlite_put_int(to, g->told_ms);
-    /* A lease of an earlier boot that nobody has renewed stays one. */
-    hf_sqlite_put_int(to, strcmp(g->bound.boot, hf_boot_id()) == 0 ? s->boot : 0);
+    hf_sqlite_put_int(to, boot_number(s, g->bound.boot));
     put_bound(to, &g->bound);
     hf_sqlite_put_text(to, g->execution_id);
     hf_sqlite_put_text(to, took);
 }
 
-static void take_grant(struct hf_sqlite_cursor *from, const struct hf_sqlite *s,
-                       struct hf_grant *ret)
+static void take_grant(struct hf_sqlite *s, struct hf_sqlite_cursor *from,
+                       struct hf_sqlite_row *row, struct hf_grant *ret)
 {
     ret->held = take_id(from, &ret->id);
     ret->offered = hf_sqlite_take_int(from);
@@ -206,10 +226,12 @@ static void take_grant(struct hf_sqlite_cursor *from, const struct hf_sqlite *s,
     ret->expires_ms = hf_sqlite_take_int(from);
     ret->ttl_ms = hf_sqlite_take_int(from);
     ret->told_ms = hf_sqlite_take_int(from);
-    bool of_this_boot = hf_sqlite_take_int(from) == s->boot;
+    row->boot = hf_sqlite_take_int(from);
     take_bound(from, &ret->bound);
-    if (!of_this_boot)
+    if (!row->boot)
         ret->bound.boot[0] = '\0';
+    else if (row->boot != s->boot)
+        find_boot_id(s, row->boot, ret->bound.boot);
     hf_sqlite_take_text(from, ret->execution_id, sizeof ret->execution_id);
     char took[TAKEOVER_TEXT_MAX];
     hf_sqlite_take_text(from, took, sizeof took);
@@ -235,7 +257,7 @@ static void take_row(struct hf_sqlite *s, sqlite3_stmt *stmt, struct hf_record *
     take_counts(&from, &rec->counts);
     rec->parked = hf_sqlite_take_int(&from);
     if (held)
-        take_grant(&from, s, &rec->grant);
+        take_grant(s, &from, row, &rec->grant);
     hf_local_rebase(rec, s->first_open_ms);
 }
 

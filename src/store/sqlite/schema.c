@@ -13,7 +13,8 @@
  * synced transaction first sets `fence_raised`, and only the next one the limit: who sees the limit
  * knows that what a new boot starts from is on disk.
  *
- * The jump is an event row without a name, which is never shown. The newest row is never pruned.
+ * The jump is an event row without a name, which is never shown; it is made, and a new boot entered, by
+ * that next one, so that nobody finds himself beyond the limit. The newest row is never pruned.
  *
  * To change the format: append a step to `steps`; never edit one that was released.
  */
@@ -22,25 +23,30 @@
 
 #include "clock.h"
 #include "error.h"
+#include "host.h"
 #include "local.h"
 #include "sqlite_store.h"
 
 enum {
     APPLICATION_ID = 0x484f4c44, /* "HOLD" */
     FENCE_BLOCK = 100000,
-    FENCE_HEADROOM = FENCE_BLOCK / 2 /* what one transaction may use up */
+    FENCE_HEADROOM = FENCE_BLOCK / 2, /* what one transaction may use up */
+    BOOTS_MAX = 64                    /* of the machine, and of containers */
 };
 static const int64_t epoch_step = INT64_C(1) << 32;
 static const int64_t fence_end = INT64_C(1) << 53;
 
 /* clang-format off */
 static const char format_1[] =
-"-- One row: what this boot is, and which fences may have been given.\n"
-"CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), boot INTEGER NOT NULL,\n"
-"  boot_id TEXT NOT NULL, first_open_ms INTEGER NOT NULL, fence_limit INTEGER NOT NULL,\n"
+"-- One row: which fences may have been given, and how many events there were.\n"
+"CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), fence_limit INTEGER NOT NULL,\n"
 "  counted_seq INTEGER NOT NULL, event_count INTEGER NOT NULL,\n"
 "  fence_raised INTEGER NOT NULL);\n"
-"INSERT INTO meta VALUES (1, 0, '', 0, 0, 0, 0, 0);\n"
+"INSERT INTO meta VALUES (1, 0, 0, 0, 0);\n"
+"\n"
+"-- The boots that used it. containers: not the machine's id, but one that a container was told.\n"
+"CREATE TABLE boot (n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, containers INTEGER NOT NULL,\n"
+"  first_open_ms INTEGER NOT NULL, booted_at INTEGER NOT NULL);\n"
 "\n"
 "-- One row per name ever locked. What is known of the holder stays when it leaves: it is the last\n"
 "-- one's then. lock_id is a hash of the token. *_at are ms since 1970, *_ms are ms of this boot's\n"
@@ -114,6 +120,156 @@ enum { FORMAT = sizeof steps / sizeof *steps };
 
 const char *hf_sqlite_schema(void) { return format_1; }
 
+/* ---- what is raised before it is used ------------------------------------------------------- */
+
+/* Read the one row of meta, and this boot's where *ret_same: it is known. */
+static int read_meta(struct hf_sqlite *s, bool *ret_same, struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_META, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    sqlite3_bind_text(stmt, 1, hf_boot_id(), -1, SQLITE_STATIC);
+    int r = hf_sqlite_row(s, stmt, err);
+    if (r == 0)
+        return hf_fail(err, HF_UNAVAILABLE, "%s is damaged: its table meta is empty", s->path);
+    if (r < 0)
+        return r;
+    s->fence_limit = sqlite3_column_int64(stmt, 0);
+    s->fence_raised = sqlite3_column_int64(stmt, 1);
+    *ret_same = sqlite3_column_type(stmt, 4) != SQLITE_NULL &&
+                hf_local_is_this_boot(sqlite3_column_int64(stmt, 5), sqlite3_column_int64(stmt, 6));
+    if (*ret_same) { /* else what we know stays right: numbers are not given again */
+        s->boot = sqlite3_column_int64(stmt, 4);
+        s->first_open_ms = sqlite3_column_int64(stmt, 5);
+    }
+    sqlite3_reset(stmt);
+    return 0;
+}
+
+/* The newest event's number; 0: none. Exact for the rest of the transaction. */
+static int read_last_seq(struct hf_sqlite *s, struct hf_error *err)
+{
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LAST_SEQ, err);
+    int r = stmt ? hf_sqlite_row(s, stmt, err) : -HF_UNAVAILABLE;
+    if (r <= 0)
+        return r;
+    s->last_seq = sqlite3_column_int64(stmt, 0);
+    s->seq_known = true;
+    sqlite3_reset(stmt);
+    return 0;
+}
+
+static int raise_to(struct hf_sqlite *s, int64_t limit, struct hf_error *err)
+{
+    if (limit >= fence_end)
+        return hf_fail(err, HF_UNAVAILABLE, "%s has used up its fences; start a new store",
+                       s->path);
+    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_RAISE, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    sqlite3_bind_int64(stmt, 1, limit);
+    int r = hf_sqlite_run(s, stmt, err);
+    if (r >= 0)
+        s->raising = limit;
+    return r;
+}
+
+/* Let the numbering go on so far above all that may have been given, and reserve a block there. */
+static int prepare_jump(struct hf_sqlite *s, int64_t step, struct hf_error *err)
+{
+    int r = read_last_seq(s, err);
+    if (r < 0)
+        return r;
+    s->jump_to = (s->last_seq > s->fence_raised ? s->last_seq : s->fence_raised) + step;
+    return raise_to(s, s->jump_to + FENCE_BLOCK, err);
+}
+
+static int jump(struct hf_sqlite *s, struct hf_error *err)
+{
+    char sql[100];
+    snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO event (seq, at) VALUES (%lld, %lld)",
+             (long long)s->jump_to, (long long)hf_clock_wall_ms());
+    int r = hf_sqlite_exec(s, sql, err);
+    return r < 0 ? r : read_last_seq(s, err);
+}
+
+/*
+ * A new boot's row; no waiters that were seen before it (others who are gone are judged in their turn).
+ * Where another process was here first, it has jumped as well.
+ */
+static int enter_boot(struct hf_sqlite *s, struct hf_error *err)
+{
+    bool same = false;
+    int r = read_meta(s, &same, err);
+    if (r >= 0 && same)
+        s->jump_to = 0;
+    if (r < 0 || same)
+        return r;
+    char sql[700];
+    int64_t now_ms = hf_local_now_ms();
+    int containers = !hf_boot_id_is_the_machines(hf_boot_id());
+    snprintf(sql, sizeof sql,
+             "INSERT INTO boot (id, containers, first_open_ms, booted_at)"
+             " VALUES ('%s', %d, %lld, %lld)"
+             " ON CONFLICT (id) DO UPDATE SET (first_open_ms, booted_at) ="
+             " (excluded.first_open_ms, excluded.booted_at);"
+             "DELETE FROM waiter WHERE seen_ms > %lld;"
+             "UPDATE lock SET waiters = (SELECT count(*) FROM waiter WHERE lock = lock.id)"
+             " WHERE waiters > 0;"
+             "DELETE FROM boot WHERE n IN (SELECT n FROM boot WHERE containers = %d"
+             " ORDER BY n DESC LIMIT -1 OFFSET %d)",
+             hf_boot_id(), containers, (long long)now_ms, (long long)hf_local_booted_at_ms(),
+             (long long)now_ms, containers, BOOTS_MAX);
+    r = hf_sqlite_exec(s, sql, err);
+    return r < 0 ? r : read_meta(s, &same, err);
+}
+
+static int use_raised(struct hf_sqlite *s, struct hf_error *err)
+{
+    int r = s->entering ? enter_boot(s, err) : 0;
+    if (r >= 0 && s->jump_to)
+        r = jump(s, err);
+    sqlite3_stmt *stmt = r < 0 ? NULL : hf_sqlite_stmt(s, HF_STMT_SET_LIMIT, err);
+    if (!stmt)
+        return -HF_UNAVAILABLE;
+    sqlite3_bind_int64(stmt, 1, s->raising);
+    return hf_sqlite_run(s, stmt, err);
+}
+
+/* What we have raised is on disk now: from here on everybody may use it. */
+static int allow_raised(struct hf_sqlite *s, struct hf_error *err)
+{
+    int r = hf_sqlite_begin(s, false, err);
+    if (r < 0)
+        return r;
+    if ((r = use_raised(s, err)) < 0)
+        hf_sqlite_rollback(s);
+    else
+        r = hf_sqlite_commit(s, err);
+    if (r >= 0 && s->fence_limit < s->raising)
+        s->fence_limit = s->raising;
+    return r;
+}
+
+/* Run `change` in a transaction of its own that is on disk when this returns. */
+static int change_durably(struct hf_sqlite *s,
+                          int (*change)(struct hf_sqlite *s, struct hf_error *err),
+                          struct hf_error *err)
+{
+    int r = hf_sqlite_begin(s, true, err);
+    if (r < 0)
+        return r;
+    s->raising = s->jump_to = 0;
+    s->entering = false;
+    if ((r = change(s, err)) < 0)
+        hf_sqlite_rollback(s);
+    else
+        r = hf_sqlite_commit(s, err);
+    if (r < 0)
+        s->fence_limit = 0; /* what was to be reserved is not: read it again before a grant */
+    return r >= 0 && s->raising ? allow_raised(s, err) : r;
+}
+
 /* ---- the format ----------------------------------------------------------------------------- */
 
 static int read_number(struct hf_sqlite *s, const char *sql, int64_t *ret, struct hf_error *err)
@@ -162,43 +318,6 @@ static int check_empty(struct hf_sqlite *s, struct hf_error *err)
     return r;
 }
 
-/* What we have raised is on disk now: from here on everybody may use it. */
-static int allow_raised(struct hf_sqlite *s, struct hf_error *err)
-{
-    int r = hf_sqlite_begin(s, false, err);
-    if (r < 0)
-        return r;
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_SET_LIMIT, err);
-    if (stmt)
-        sqlite3_bind_int64(stmt, 1, s->raising);
-    r = stmt ? hf_sqlite_run(s, stmt, err) : -HF_UNAVAILABLE;
-    if (r < 0)
-        hf_sqlite_rollback(s);
-    else
-        r = hf_sqlite_commit(s, err);
-    if (r >= 0 && s->fence_limit < s->raising)
-        s->fence_limit = s->raising;
-    return r;
-}
-
-/* Run `change` in a transaction of its own that is on disk when this returns. */
-static int change_durably(struct hf_sqlite *s,
-                          int (*change)(struct hf_sqlite *s, struct hf_error *err),
-                          struct hf_error *err)
-{
-    int r = hf_sqlite_begin(s, true, err);
-    if (r < 0)
-        return r;
-    s->raising = 0;
-    if ((r = change(s, err)) < 0)
-        hf_sqlite_rollback(s);
-    else
-        r = hf_sqlite_commit(s, err);
-    if (r < 0)
-        s->fence_limit = 0; /* what was to be reserved is not: read it again before a grant */
-    return r >= 0 && s->raising ? allow_raised(s, err) : r;
-}
-
 static int run_steps(struct hf_sqlite *s, struct hf_error *err)
 {
     char mark[96];
@@ -227,97 +346,30 @@ static int migrate(struct hf_sqlite *s, struct hf_error *err)
     return r < 0 ? r : change_durably(s, run_steps, err);
 }
 
-/* ---- boots and fences ----------------------------------------------------------------------- */
+/* ---- boots ---------------------------------------------------------------------------------- */
 
-/* Read the one row of meta; *ret_same: it is of this boot. */
-static int read_meta(struct hf_sqlite *s, bool *ret_same, struct hf_error *err)
-{
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_META, err);
-    int r = stmt ? hf_sqlite_row(s, stmt, err) : -HF_UNAVAILABLE;
-    if (r == 0)
-        return hf_fail(err, HF_UNAVAILABLE, "%s is damaged: its table meta is empty", s->path);
-    if (r < 0)
-        return r;
-    const char *boot_id = (const char *)sqlite3_column_text(stmt, 1);
-    s->boot = sqlite3_column_int64(stmt, 0);
-    *ret_same = boot_id && strcmp(boot_id, hf_boot_id()) == 0;
-    s->first_open_ms = sqlite3_column_int64(stmt, 2);
-    s->fence_limit = sqlite3_column_int64(stmt, 3);
-    s->fence_raised = sqlite3_column_int64(stmt, 6);
-    sqlite3_reset(stmt);
-    return 0;
-}
-
-/* The newest event's number; 0: none. Exact for the rest of the transaction. */
-static int read_last_seq(struct hf_sqlite *s, struct hf_error *err)
-{
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_LAST_SEQ, err);
-    int r = stmt ? hf_sqlite_row(s, stmt, err) : -HF_UNAVAILABLE;
-    if (r <= 0)
-        return r;
-    s->last_seq = sqlite3_column_int64(stmt, 0);
-    s->seq_known = true;
-    sqlite3_reset(stmt);
-    return 0;
-}
-
-/* Let the numbering go on above `seq`, and reserve a block there. */
-static int jump_to(struct hf_sqlite *s, int64_t seq, struct hf_error *err)
-{
-    char sql[200];
-    if (seq + FENCE_BLOCK >= fence_end)
-        return hf_fail(err, HF_UNAVAILABLE, "%s has used up its fences; start a new store",
-                       s->path);
-    snprintf(sql, sizeof sql,
-             "INSERT OR IGNORE INTO event (seq, at) VALUES (%lld, %lld);"
-             "UPDATE meta SET fence_raised = %lld",
-             (long long)seq, (long long)hf_clock_wall_ms(), (long long)(seq + FENCE_BLOCK));
-    int r = hf_sqlite_exec(s, sql, err);
-    if (r < 0)
-        return r;
-    s->raising = seq + FENCE_BLOCK;
-    s->last_seq = seq;
-    return 0;
-}
-
-/* All that changes with a boot: its number, its first moment, no waiters, fences above the mark. */
-static int enter_boot(struct hf_sqlite *s, struct hf_error *err)
+static int prepare_boot(struct hf_sqlite *s, struct hf_error *err)
 {
     bool same = false;
     int r = read_meta(s, &same, err);
     if (r < 0 || same)
         return r;
-    char sql[400];
-    int64_t now_ms = hf_local_now_ms();
-    snprintf(sql, sizeof sql,
-             "UPDATE meta SET boot = boot + 1, boot_id = '%s', first_open_ms = %lld;"
-             "UPDATE lock SET waiters = 0 WHERE id IN (SELECT lock FROM waiter);"
-             "DELETE FROM waiter",
-             hf_boot_id(), (long long)now_ms);
-    if ((r = hf_sqlite_exec(s, sql, err)) < 0 || (r = read_last_seq(s, err)) < 0)
-        return r;
-    int64_t above = s->last_seq > s->fence_raised ? s->last_seq : s->fence_raised;
-    if ((r = jump_to(s, above, err)) < 0)
-        return r;
-    s->boot++;
-    s->first_open_ms = now_ms;
-    return 0;
+    s->entering = true;
+    return prepare_jump(s, 0, err);
 }
 
 int hf_sqlite_make_ready(struct hf_sqlite *s, struct hf_error *err)
 {
-    if (strlen(hf_boot_id()) != HF_UUID_LEN)
-        return hf_fail(err, HF_UNAVAILABLE,
-                       "can't tell one boot from another: /proc/sys/kernel/random/boot_id is not "
-                       "readable; mount /proc");
     int64_t format = 0;
     bool same = false;
-    int r = read_format(s, &format, err);
+    int r = hf_local_check_host(err);
+    if (r >= 0)
+        r = read_format(s, &format, err);
     if (r >= 0 && format < FORMAT)
         r = migrate(s, err);
     if (r < 0 || (r = read_meta(s, &same, err)) < 0)
         return r;
-    return same ? 0 : change_durably(s, enter_boot, err);
+    return same ? 0 : change_durably(s, prepare_boot, err);
 }
 
 static int raise_limit(struct hf_sqlite *s, struct hf_error *err)
@@ -329,18 +381,8 @@ static int raise_limit(struct hf_sqlite *s, struct hf_error *err)
     if (s->last_seq + FENCE_HEADROOM <= s->fence_limit)
         return 0; /* somebody else has */
     int64_t limit = s->last_seq + FENCE_BLOCK;
-    if (limit <= s->fence_raised)
-        limit = s->fence_raised + 1; /* where nothing changes, SQLite would not sync either */
-    if (limit >= fence_end)
-        return hf_fail(err, HF_UNAVAILABLE, "%s has used up its fences; start a new store",
-                       s->path);
-    sqlite3_stmt *stmt = hf_sqlite_stmt(s, HF_STMT_RAISE, err);
-    if (!stmt)
-        return -HF_UNAVAILABLE;
-    sqlite3_bind_int64(stmt, 1, limit);
-    if ((r = hf_sqlite_run(s, stmt, err)) >= 0)
-        s->raising = limit;
-    return r;
+    /* Where nothing changes, SQLite would not sync either. */
+    return raise_to(s, limit <= s->fence_raised ? s->fence_raised + 1 : limit, err);
 }
 
 int hf_sqlite_reserve(struct hf_sqlite *s, struct hf_error *err)
@@ -377,10 +419,7 @@ static int bump(struct hf_sqlite *s, struct hf_error *err)
 {
     bool same = false;
     int r = read_meta(s, &same, err);
-    if (r < 0 || (r = read_last_seq(s, err)) < 0)
-        return r;
-    int64_t above = s->last_seq > s->fence_raised ? s->last_seq : s->fence_raised;
-    return jump_to(s, above + epoch_step, err);
+    return r < 0 ? r : prepare_jump(s, epoch_step, err);
 }
 
 int hf_sqlite_bump_epoch(struct hf_sqlite *s, struct hf_error *err)

@@ -100,8 +100,9 @@ enum { HF_SQLITE_SUFFIX_MAX = 16 }; /* "-wal", "-queue", ... behind the path */
     X(COMMIT, "COMMIT")                                                                            \
     X(ROLLBACK, "ROLLBACK")                                                                        \
     X(META,                                                                                        \
-      "SELECT boot, boot_id, first_open_ms, fence_limit, counted_seq, event_count, fence_raised"   \
-      " FROM meta")                                                                                \
+      "SELECT fence_limit, fence_raised, counted_seq, event_count, n, first_open_ms, booted_at"    \
+      " FROM meta LEFT JOIN boot ON id = ?1")                                                      \
+    X(BOOT_ID, "SELECT id FROM boot WHERE n = ?1")                                                 \
     X(RAISE, "UPDATE meta SET fence_raised = ?1")                                                  \
     X(SET_LIMIT, "UPDATE meta SET fence_limit = max(fence_limit, ?1)")                             \
     X(SET_COUNTED, "UPDATE meta SET counted_seq = ?1, event_count = ?2")                           \
@@ -238,6 +239,7 @@ struct hf_sqlite_row {
     bool exists; /* else `id` is where it will be */
     int64_t last_event;
     int64_t tickets; /* given to waiters so far */
+    int64_t boot;    /* of the grant, as it was loaded; 0: of an earlier one */
     uint32_t n_waiters;
 };
 
@@ -250,11 +252,13 @@ struct hf_sqlite {
     int queue_fd;
     struct hf_sqlite_elder *elder; /* in the queue's file; NULL: not mapped */
     int wake_dir;                  /* -1 until somebody waits */
-    int64_t boot; /* this boot's number in the store: rows of another one are of an earlier boot */
+    int64_t boot;                  /* this boot's number in the store */
     int64_t first_open_ms;
     int64_t fence_limit;  /* fences up to here are reserved on disk, as far as we have seen */
     int64_t fence_raised; /* what the next boot starts from; above the limit: perhaps not on disk */
     int64_t raising;      /* what this transaction raises it to; 0: nothing */
+    int64_t jump_to;      /* where the numbering goes on when that may be used; 0: where it was */
+    bool entering;        /* and a boot is entered then */
     int64_t last_seq;     /* the newest event; exact where seq_known, and in a transaction */
     int64_t given;        /* the newest fence of this transaction, or 0 */
     bool seq_known;
