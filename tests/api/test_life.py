@@ -274,13 +274,15 @@ def test_stopping_tells_those_who_wait(service):
     service.post("/v1/locks/a", {"ttl": "1h"}).ok()
     token = "00000000-0000-4000-8000-00000000000a"
     waiting = service.later("POST", "/v1/locks/a", {"wait": "1h", "token": token})
-    stream = service.later("GET", "/v1/events/stream")
+    connection = service.connect()
+    connection.request("GET", "/v1/events/stream")
+    stream = connection.getresponse()  # else it might be closed before it was read
     poll(lambda: service.get("/v1/locks/a").ok()["waiters"] == 1)
     service.stop()
     answer = waiting.join()
     answer.problem(503, "CANCELLED")
     assert answer.headers["retry-after"] == "1"
-    stream.join()
+    stream.read()  # raises where its last chunk is missing
     service.start()
     assert service.get("/v1/locks/a").ok()["waiters"] == 1  # its place is kept for who comes back with the token
 
