@@ -8,7 +8,7 @@
 
 void hf_failpoint(enum hf_failpoint which)
 {
-    static int passed[HF_FAIL_FINISHED + 1];
+    static int passed[HF_FAIL_MAX + 1];
     const char *wanted = getenv("HOLDFAST_FAILPOINT");
     int number = 0, time = 1;
     if (!wanted || sscanf(wanted, "%d@%d", &number, &time) < 1 || number != (int)which ||

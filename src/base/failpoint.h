@@ -13,7 +13,9 @@ enum hf_failpoint {
     HF_FAIL_GUARDIAN = 5,      /* the guardian was told, and has started nothing */
     HF_FAIL_EXEC = 6,          /* the command's process is there, and executes nothing yet */
     HF_FAIL_ENDED = 7,         /* nothing of the command is left, its end is not recorded */
-    HF_FAIL_FINISHED = 8       /* its end was acknowledged */
+    HF_FAIL_FINISHED = 8,      /* its end was acknowledged */
+    HF_FAIL_GUARDED = 9,       /* the fence was asked about, the file is not replaced yet */
+    HF_FAIL_MAX = HF_FAIL_GUARDED
 };
 
 #ifdef HF_FAILPOINTS

@@ -20,6 +20,7 @@ struct holding {
     struct hf *hf;
     struct hf_run_end end;
     bool never_started;
+    bool committed; /* what the command was for is done */
 };
 
 char *const *cli_command_words(const struct cli *cli, int argc, char **argv, char *shell[4])
@@ -256,14 +257,17 @@ static int lost(struct holding *h)
 
 /* ---- giving it back ------------------------------------------------------------------------- */
 
-/* A command that ran to its end under a lease that was not ours any more must not look well. */
+/*
+ * A command that ran to its end under a lease that was not ours any more must not look well; what was
+ * committed must, or it would be done again.
+ */
 static int release_failed(struct holding *h, int code, const struct hf_error *err)
 {
     if (err->code == -HF_LOST) {
         cli_complain("%s: the command ended with exit code %d, but meanwhile %s", h->hold->name,
                      code, err->message);
         hf_report_lost(h->hf, &h->run->lease, "found at the release", NULL);
-        return hf_code_exit(HF_LOST);
+        return h->committed ? code : hf_code_exit(HF_LOST);
     }
     cli_complain("%s: the command ended with exit code %d, but the lock could not be given back "
                  "(it ends with this process): %s",
@@ -334,6 +338,7 @@ static int run_held(struct holding *h, const struct hf_lease *lease)
     if (code == 0 && h->hold->commit) {
         hf_run_keep(run);
         code = h->hold->commit(h->hold->arg, h->hf, &run->lease);
+        h->committed = code == 0;
     }
     return give_back(h, code);
 }

@@ -50,4 +50,14 @@ void hf_link_tell(int link, const struct hf_note *note, const void *data, size_t
  */
 int hf_link_hear(int link, struct hf_note *ret, void *data, size_t size, size_t *ret_n);
 
+/*
+ * A message with descriptors, on lines that carry no notes: as many of them as both sides know of. Nobody
+ * waits. 0 or -errno.
+ */
+enum { HF_LINK_FDS_MAX = 8 };
+int hf_link_send(int link, const void *data, size_t n, const int *fds, size_t n_fds);
+
+/* 1: such a message has come, with -1 for descriptors that did not; 0, -1: as above. */
+int hf_link_receive(int link, void *data, size_t n, int *ret_fds, size_t n_fds);
+
 #endif

@@ -137,39 +137,11 @@ static void kill_guardian(struct nursery *s, uint64_t id)
     tell_gone(s, id);
 }
 
-/* The next word with its descriptors, -1 where none came. 1, 0: none has come, -1: the end. */
-static int hear_word(int link, struct word *ret, int ret_fds[N_FDS])
-{
-    union {
-        char bytes[CMSG_SPACE(N_FDS * sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec part = {.iov_base = ret, .iov_len = sizeof *ret};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t n;
-    do
-        n = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    while (n < 0 && (errno == EINTR || errno == ECONNRESET));
-    if (n < 0 && errno == EAGAIN)
-        return 0;
-    if (n < (ssize_t)sizeof *ret)
-        return -1;
-    for (int i = 0; i < N_FDS; i++)
-        ret_fds[i] = -1;
-    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-    if (rights && rights->cmsg_type == SCM_RIGHTS)
-        memcpy(ret_fds, CMSG_DATA(rights), rights->cmsg_len - CMSG_LEN(0));
-    return 1;
-}
-
 static void listen_to_worker(struct nursery *s)
 {
     struct word word;
     int fds[N_FDS];
-    int r = hear_word(s->link, &word, fds);
+    int r = hf_link_receive(s->link, &word, sizeof word, fds, N_FDS);
     if (r < 0)
         s->abandoned = true;
     if (r <= 0)
@@ -295,28 +267,10 @@ void hf_nursery_end(struct hf_nursery *nursery)
 
 static int send_word(const struct hf_nursery *nursery, const struct word *word, const int *fds)
 {
-    union {
-        char bytes[CMSG_SPACE(N_FDS * sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct iovec part = {.iov_base = (void *)(uintptr_t)word, .iov_len = sizeof *word};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (fds) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(N_FDS * sizeof(int));
-        memcpy(CMSG_DATA(rights), fds, N_FDS * sizeof(int));
-    }
     struct pollfd ready = {.fd = nursery->link, .events = POLLOUT};
     if (poll(&ready, 1, PATIENCE_MS) == 0)
         return -EAGAIN;
-    while (sendmsg(nursery->link, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        if (errno != EINTR)
-            return -errno;
-    return 0;
+    return hf_link_send(nursery->link, word, sizeof *word, fds, fds ? N_FDS : 0);
 }
 
 int hf_nursery_order(const struct hf_nursery *nursery, uint64_t id,
@@ -355,8 +309,7 @@ void hf_nursery_kill(const struct hf_nursery *nursery, uint64_t id)
 int hf_nursery_hear(const struct hf_nursery *nursery, uint64_t *ret_id)
 {
     struct word word;
-    int fds[N_FDS];
-    int r = hear_word(nursery->link, &word, fds);
+    int r = hf_link_receive(nursery->link, &word, sizeof word, NULL, 0);
     if (r > 0)
         *ret_id = word.id;
     return r;

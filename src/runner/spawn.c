@@ -1,7 +1,6 @@
 #include "spawn.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <grp.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -14,13 +13,11 @@ enum { EXIT_NOT_EXECUTABLE = 126, EXIT_NOT_FOUND = 127 };
 
 static int redirect(const struct hf_command *command)
 {
-    if (command->in_path) {
-        int fd = open(command->in_path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0 && errno == ENOENT)
-            fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (fd < 0 || dup2(fd, STDIN_FILENO) < 0)
-            return -1;
-    }
+    char byte;
+    int in;
+    if (command->in_line > 0 &&
+        (hf_link_receive(command->in_line, &byte, 1, &in, 1) != 1 || dup2(in, STDIN_FILENO) < 0))
+        return -1;
     const int fds[] = {command->in_fd, command->out_fd, command->err_fd};
     for (int i = 0; i < 3; i++)
         if (fds[i] >= 0 && dup2(fds[i], i) < 0)
@@ -42,8 +39,9 @@ static int settle_in(const struct hf_command *command)
 
 void hf_command_close(const struct hf_command *command)
 {
-    const int fds[] = {command->in_fd, command->out_fd, command->err_fd};
-    for (int i = 0; i < 3; i++)
+    const int fds[] = {command->in_fd, command->out_fd, command->err_fd,
+                       command->in_line > 0 ? command->in_line : -1};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
 }

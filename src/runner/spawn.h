@@ -17,10 +17,10 @@ struct hf_user {
 struct hf_command {
     char *const *argv;
     int64_t grace_ms;
-    int64_t timeout_ms;  /* 0: none */
-    const char *in_path; /* its stdin, where it exists, else empty; NULL: ours */
-    int in_fd;           /* its stdin; -1: as in_path says */
-    int out_fd, err_fd; /* its stdout and stderr; -1: ours. All three are closed once it has them */
+    int64_t timeout_ms; /* 0: none */
+    int in_fd;          /* its stdin; -1: ours */
+    int in_line;        /* a line that its stdin comes by, before it is started; 0: none */
+    int out_fd, err_fd; /* its stdout and stderr; -1: ours. All four are closed once it has them */
     const char *cwd;    /* NULL: ours */
     char *const *env;   /* "NAME=VALUE", on top of ours, ends with NULL; NULL: none */
     const struct hf_user *user; /* NULL: ours */

@@ -8,54 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "error.h"
 #include "host.h"
-#include "process.h"
-
-/* ---- kernel locks --------------------------------------------------------------------------- */
-
-/* As /proc/locks tells it; 0: nobody whom we could see. */
-static int32_t find_locker(int fd)
-{
-    char line[200];
-    struct stat st;
-    int32_t found = 0;
-    FILE *locks = fstat(fd, &st) < 0 ? NULL : fopen("/proc/locks", "re");
-    while (locks && !found && fgets(line, sizeof line, locks)) {
-        int pid;
-        unsigned int on_major, on_minor;
-        unsigned long inode;
-        if (sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &on_major, &on_minor, &inode) ==
-                4 &&
-            pid > 0 && inode == st.st_ino && makedev(on_major, on_minor) == st.st_dev)
-            found = pid;
-    }
-    if (locks)
-        fclose(locks);
-    return found;
-}
-
-void hf_local_blame(int fd, char ret[HF_BLAME_MAX])
-{
-    struct hf_process_stat stat;
-    int32_t pid = find_locker(fd);
-    if (!pid || !hf_process_read_stat(pid, &stat))
-        snprintf(ret, HF_BLAME_MAX, "is the process that has it stopped? (see: lslocks)");
-    else if (stat.state == 'T' || stat.state == 't')
-        snprintf(
-            ret, HF_BLAME_MAX,
-            "process %d is stopped in the middle of a change; continue it with `kill -CONT %d`, "
-            "or end it",
-            pid, pid);
-    else
-        snprintf(ret, HF_BLAME_MAX, "process %d has it (state %c); end it if it is stuck", pid,
-                 stat.state);
-}
 
 /* ---- directories and filesystems ------------------------------------------------------------ */
 

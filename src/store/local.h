@@ -25,10 +25,6 @@ int hf_local_check_names(int at, const char *file, const char *path, struct hf_e
 /* mkdir -p, for the owner only. */
 int hf_local_make_directories(const char *path, struct hf_error *err);
 
-/* Who has the kernel lock (flock) of this open file, and what to do about it, as the end of a sentence. */
-enum { HF_BLAME_MAX = 160 };
-void hf_local_blame(int fd, char ret[HF_BLAME_MAX]);
-
 /* The clock that local leases are judged by. */
 int64_t hf_local_now_ms(void);
 

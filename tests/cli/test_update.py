@@ -1,4 +1,5 @@
 """update: reads, filters, verifies and renames under a lock; whatever fails, FILE is as it was."""
+import fcntl
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 import pytest
 
 from conftest import PATIENCE_S, poll
+from processes import process_state
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_an_empty_result_is_a_result(hf, index):
     assert index.read_text() == ""
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o644, 0o2755, 0o400])
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o400])
 def test_the_mode_is_kept(hf, index, mode):
     index.chmod(mode)
     hf.ok("update", index, "-c", "cat; echo more")
@@ -73,10 +75,29 @@ def test_the_mode_is_kept(hf, index, mode):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_the_owner_is_kept(hf, index):
     os.chown(index, 1234, 5678)
-    index.chmod(0o4750)
+    index.chmod(0o640)
     hf.ok("update", index, "-c", "cat; echo more")
     assert (index.stat().st_uid, index.stat().st_gid) == (1234, 5678)
-    assert index.stat().st_mode & 0o7777 == 0o4750
+    assert index.stat().st_mode & 0o7777 == 0o640
+
+
+CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0)  # cap_net_bind_service, effective
+
+
+@pytest.mark.parametrize("right", [0o4000, 0o2000, "capability"])
+def test_the_rights_of_a_program_are_not_carried_over_to_another_content(hf, index, right):
+    """The bug (audit.md, row 1): who could exchange the content got a set-user-ID program of root's."""
+    if right == "capability":
+        try:
+            os.setxattr(index, "security.capability", CAPABILITY)
+        except OSError as why:
+            pytest.skip(f"no capabilities here: {why}")
+    else:
+        index.chmod(0o755 | right)
+    done = hf("update", index, "-c", "cat; echo more")
+    assert done.returncode == 0 and index.read_text() == "old\nmore\n"
+    assert "had set-user-ID, set-group-ID or capabilities; its new content has not" in done.stderr
+    assert index.stat().st_mode & 0o7000 == 0 and "security.capability" not in os.listxattr(index)
 
 
 def access_list(*entries):
@@ -253,6 +274,89 @@ def test_what_only_looks_like_a_leftover_is_left_alone(hf, index, tmp_path):
     hf.ok("update", index, "--", "tr", "a-z", "A-Z")
     assert index.read_text() == "OLD\n" and not index.is_symlink()
     assert target.read_text() == "theirs" and left.is_symlink()
+
+
+def stopped_before_the_rename(hf, path, script):
+    """It has asked about its fence, and then is stopped for so long that its lease is gone."""
+    stopped = hf.start("update", "--ttl", "1h", path, "-c", script, env={"HOLDFAST_FAILPOINT": "9:stop"})
+    poll(lambda: process_state(stopped.pid) == "T")
+    name = f"update:{path}"
+    hf.ok("release", "--force", "--fence", hf.json("status", name)["fence"], name)
+    return stopped
+
+
+COUNT = 'n=$(cat); echo read >&2; echo $((n + 1))'
+
+
+def test_who_is_stopped_between_the_check_and_the_rename_undoes_nothing(hf, index):
+    """The bug (exclusion.md, row 2): three updates, of which two were told that all was well, counted to 1."""
+    index.write_text("0\n")
+    slow = stopped_before_the_rename(hf, index, COUNT)
+    next_one = hf.start("update", index, "-c", COUNT)
+    assert next_one.stderr.readline() == "read\n"
+    os.kill(slow.pid, signal.SIGCONT)
+    _, err = slow.communicate(timeout=PATIENCE_S)
+    assert slow.returncode == 0 and "but meanwhile" in err, err
+    _, err = next_one.communicate(timeout=PATIENCE_S)
+    assert next_one.returncode == 65 and "was changed meanwhile by somebody who does not hold the lock" in err
+    assert index.read_text() == "1\n"
+    hf.ok("update", index, "-c", COUNT)
+    assert index.read_text() == "2\n"
+    assert litter(index) == []
+
+
+@pytest.mark.stores("sqlite")
+def test_who_meets_one_that_is_stopped_is_told_who_that_is(hf, index):
+    index.write_text("0\n")
+    slow = stopped_before_the_rename(hf, index, COUNT)
+    done = hf("update", index, "-c", COUNT)
+    assert done.returncode == 75
+    assert f"process {slow.pid} is stopped in the middle of a change; continue it with `kill -CONT" in done.stderr
+    assert "it is as it was" in done.stderr and index.read_text() == "0\n"
+    os.kill(slow.pid, signal.SIGCONT)
+    assert slow.wait(PATIENCE_S) == 0 and index.read_text() == "1\n"
+
+
+def test_who_is_stopped_before_a_new_file_is_put_in_place_does_not_replace_another_one(hf, index):
+    index.unlink()
+    slow = stopped_before_the_rename(hf, index, "echo slow")
+    hf.ok("update", index, "--", "echo", "fast")
+    os.kill(slow.pid, signal.SIGCONT)
+    _, err = slow.communicate(timeout=PATIENCE_S)
+    assert slow.returncode in (65, 76) and "was changed meanwhile" in err
+    assert index.read_text() == "fast\n"
+    assert litter(index) == []
+
+
+def test_a_directory_that_is_exchanged_meanwhile_leads_nowhere_else(hf, index, tmp_path):
+    """The bug (audit.md, row 1): whoever owned the directory had root read and replace any file."""
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "index").write_text("secret\n")
+    go = tmp_path / "go"
+    first = start_update(hf, index, go=go)
+    waiter = hf.start("update", "--wait=1h", index, "--", "tr", "a-z", "A-Z")
+    poll(lambda: [lock["waiters"] for lock in hf.lines("list")] == [1])
+    index.parent.rename(tmp_path / "moved")
+    index.parent.symlink_to(secret)
+    go.touch()
+    for process in (first, waiter):
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+    assert (secret / "index").read_text() == "secret\n"
+    assert (tmp_path / "moved" / "index").read_text() == "OLD\nNEW\n"
+
+
+def test_it_waits_for_a_kernel_lock_on_the_file(hf, index):
+    """Who locks the file itself, as flock(1) does, is not interrupted."""
+    locked = os.open(index, os.O_RDONLY)
+    fcntl.flock(locked, fcntl.LOCK_SH)
+    waiter = hf.start("update", index, "-c", "cat; echo read >&2; echo more")
+    assert waiter.stderr.readline() == "read\n"
+    assert index.read_text() == "old\n"
+    os.close(locked)
+    assert waiter.wait(PATIENCE_S) == 0
+    assert index.read_text() == "old\nmore\n"
 
 
 def test_another_hard_link_keeps_the_old_content(hf, index, tmp_path):

@@ -11,6 +11,7 @@
 #include "client.h"
 #include "clock.h"
 #include "error.h"
+#include "flock.h"
 #include "local.h"
 #include "place.h"
 
@@ -164,19 +165,19 @@ static void who_keeps_a_store_busy_is_named(void **state)
     int status;
     snprintf(path, sizeof path, "%s/file", p->dir);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    hf_local_blame(fd, blame);
+    hf_flock_blame(fd, blame);
     assert_non_null(strstr(blame, "(see: lslocks)"));
     pid_t pid = fork();
     if (pid == 0)
         lock_and_stop(path);
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
     assert_true(WIFSTOPPED(status));
-    hf_local_blame(fd, blame);
+    hf_flock_blame(fd, blame);
     snprintf(wanted, sizeof wanted, "process %d is stopped in the middle of a change; ", (int)pid);
     assert_memory_equal(blame, wanted, strlen(wanted));
     kill(pid, SIGCONT);
     assert_int_equal(waitpid(pid, &status, WCONTINUED), pid);
-    hf_local_blame(fd, blame);
+    hf_flock_blame(fd, blame);
     snprintf(wanted, sizeof wanted, "process %d has it (state ", (int)pid);
     assert_memory_equal(blame, wanted, strlen(wanted));
     kill(pid, SIGKILL);

@@ -238,43 +238,7 @@ void hf_file_dir_close(struct hf_file_dir *dir)
             close(fds[i]);
 }
 
-/* ---- locking and checking ------------------------------------------------------------------- */
-
-/* Whoever has it works for microseconds: yield, then nap briefly, and long only when it is stuck. */
-static void pause_before_try(int tries)
-{
-    enum { YIELDS = 100, SHORT_NAPS = 500, SHORT_NAP_US = 20, LONG_NAP_US = 2000 };
-    if (tries < YIELDS)
-        sched_yield();
-    else
-        nanosleep(
-            &(struct timespec){
-                .tv_nsec = 1000L * (tries < YIELDS + SHORT_NAPS ? SHORT_NAP_US : LONG_NAP_US)},
-            NULL);
-}
-
-static int fail_locked(int fd, int64_t patience_ms, const char *what, struct hf_error *err)
-{
-    char blame[HF_BLAME_MAX];
-    hf_local_blame(fd, blame);
-    return hf_fail(err, HF_UNAVAILABLE, "%s has been locked for %lld s: %s", what,
-                   (long long)patience_ms / 1000, blame);
-}
-
-int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct hf_error *err)
-{
-    int64_t give_up_ms = 0;
-    for (int tries = 0; flock(fd, how | LOCK_NB) < 0; tries++) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't lock %s", what);
-        if (!give_up_ms)
-            give_up_ms = hf_clock_boot_ms() + patience_ms;
-        if (hf_clock_boot_ms() >= give_up_ms)
-            return fail_locked(fd, patience_ms, what, err);
-        pause_before_try(tries);
-    }
-    return 0;
-}
+/* ---- checking ------------------------------------------------------------------- */
 
 /* (Asking for no times: a time that nobody has seen need not be written at the next change.) */
 uint32_t hf_file_links(int fd)

@@ -68,9 +68,6 @@ void hf_file_encode(const char *name, char ret[HF_FILE_NAME_SIZE]);
 /* The name behind a file in DIR; false where the file can't be one of ours (or is a cut one). */
 bool hf_file_decode(const char *file, char ret_name[HF_NAME_MAX + 1]);
 
-/* Take the kernel lock (LOCK_EX, LOCK_SH) within `patience_ms`. */
-int hf_file_lock(int fd, int how, int64_t patience_ms, const char *what, struct hf_error *err);
-
 /* How many names the open file still has. */
 uint32_t hf_file_links(int fd);
 

@@ -14,6 +14,7 @@
 
 #include "error.h"
 #include "file_store.h"
+#include "flock.h"
 #include "forked.h"
 #include "local.h"
 
@@ -159,8 +160,8 @@ static int lock_guard(struct hf_file_store *fs, struct hf_file_guard *guard, boo
         int r = guard->fd < 0 ? open_guard(fs, guard, exclusive, err) : 0;
         if (r < 0 || guard->fd < 0)
             return r;
-        r = hf_file_lock(guard->fd, exclusive ? LOCK_EX : LOCK_SH, HF_FILE_PATIENCE_MS, guard->file,
-                         err);
+        r = hf_flock(guard->fd, exclusive ? LOCK_EX : LOCK_SH, HF_FILE_PATIENCE_MS, guard->file,
+                     err);
         if (r < 0)
             return r;
         if (hf_file_links(guard->fd) > 0)

@@ -12,6 +12,8 @@
 
 #include "error.h"
 #include "file_store.h"
+#include "flock.h"
+#include "local.h"
 #include "text.h"
 
 #define FILE_NAME "metrics.json"
@@ -103,7 +105,7 @@ void hf_file_count_cleanup(struct hf_file_store *fs, const struct hf_file_cleanu
     int lock;
     if (hf_file_open_own(&fs->dir, fs->dir.inner, LOCK, O_RDWR | O_CREAT, &lock, NULL) < 0)
         return;
-    if (hf_file_lock(lock, LOCK_EX, PATIENCE_MS, LOCK, NULL) >= 0) {
+    if (hf_flock(lock, LOCK_EX, PATIENCE_MS, LOCK, NULL) >= 0) {
         json_t *metrics = read_json(fs, fs->dir.top, FILE_NAME);
         if (!json_is_object(metrics)) {
             json_decref(metrics);

@@ -14,6 +14,7 @@
 
 #include "error.h"
 #include "file_store.h"
+#include "flock.h"
 #include "forked.h"
 #include "host.h"
 #include "local.h"
@@ -88,7 +89,7 @@ static int write_data(const struct hf_file_state *state, struct state_data *data
 static int enter(struct hf_file_state *state, struct hf_error *err)
 {
     pthread_mutex_lock(&state->mutex);
-    int r = hf_file_lock(state->fd, LOCK_EX, HF_FILE_PATIENCE_MS, ".holdfast/state", err);
+    int r = hf_flock(state->fd, LOCK_EX, HF_FILE_PATIENCE_MS, ".holdfast/state", err);
     if (r < 0)
         pthread_mutex_unlock(&state->mutex);
     return r;

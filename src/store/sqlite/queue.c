@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "flock.h"
 #include "forked.h"
 #include "local.h"
 #include "sqlite_store.h"
@@ -150,7 +151,7 @@ int hf_sqlite_queue_enter(struct hf_sqlite *s, struct hf_error *err)
     }
     char blame[HF_BLAME_MAX];
     be_elder_no_more(s, start_ms);
-    hf_local_blame(s->queue_fd, blame);
+    hf_flock_blame(s->queue_fd, blame);
     return hf_fail(err, HF_UNAVAILABLE, "%s has been kept busy for %d s: %s", s->path,
                    TURN_MAX_MS / 1000, blame);
 }
