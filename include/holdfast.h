@@ -311,7 +311,10 @@ struct hf_acquire_options {
 HF_API int hf_acquire(struct hf *hf, const char *name, const struct hf_acquire_options *opts,
                       struct hf_lease *ret, struct hf_error *err);
 
-/* Renew `lease` for `ttl_ms` (0: its own ttl) and update its times. -HF_LOST: stop working. */
+/*
+ * Renew `lease` for `ttl_ms` (0: its own ttl) and update its times. Its end never moves back, whatever
+ * `ttl_ms` is. -HF_LOST: stop working.
+ */
 HF_API int hf_extend(struct hf *hf, struct hf_lease *lease, int64_t ttl_ms, struct hf_error *err);
 
 /* Give it back. -HF_LOST: it was no longer yours; nobody else's lease was touched. After -HF_UNKNOWN ask
@@ -555,17 +558,18 @@ struct hf_keep_options {
      * must stay until the next call.
      */
     const struct hf_result *(*output)(void *arg);
+    int64_t early_ms; /* let hf_keeper_fd() tell of the deadline so long before it */
 };
 #define HF_KEEP_INIT                                                                               \
     {                                                                                              \
-        sizeof(struct hf_keep_options), NULL, NULL, 0, NULL                                        \
+        sizeof(struct hf_keep_options), NULL, NULL, 0, NULL, 0                                     \
     }
 
 /* Renew `lease` in the background every third of its ttl. `opts` may be NULL. */
 HF_API int hf_keep(struct hf *hf, const struct hf_lease *lease, const struct hf_keep_options *opts,
                    struct hf_keeper **ret, struct hf_error *err);
 
-/* Readable once the lease is lost or its deadline has passed. Poll it; do not read or close it. */
+/* Readable once the lease is lost or its deadline (less early_ms) has passed. Poll it; do not read or close it. */
 HF_API int hf_keeper_fd(const struct hf_keeper *keeper);
 
 /* 0 while the lease holds, with its latest times in `ret` (may be NULL); else -HF_LOST and why. */

@@ -72,7 +72,7 @@ static void confirm(struct hf_keeper *k, const struct hf_lease *lease, int64_t s
     k->lease = *lease;
     k->lease.deadline_ms = hf_deadline_ms(sent_ms, lease->ttl_ms);
     k->renew_ms = sent_ms + interval_ms(k);
-    hf_clock_arm(k->timer_fd, k->lease.deadline_ms);
+    hf_clock_arm(k->timer_fd, k->lease.deadline_ms - k->opts.early_ms);
 }
 
 /* Not answered: try again soon, until the deadline says that it is lost. */
@@ -277,7 +277,7 @@ static int open_keeper(struct hf_keeper *k, struct hf_error *err)
         epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->timer_fd, &event) < 0 ||
         epoll_ctl(k->epoll_fd, EPOLL_CTL_ADD, k->lost_fd, &event) < 0)
         return hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't keep %s", k->lease.name);
-    hf_clock_arm(k->timer_fd, k->lease.deadline_ms);
+    hf_clock_arm(k->timer_fd, k->lease.deadline_ms - k->opts.early_ms);
     return 0;
 }
 

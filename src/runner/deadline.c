@@ -1,29 +1,48 @@
 #include "deadline.h"
 
 enum {
-    LEAD_MIN_MS = 10, /* SIGKILL comes so long before the deadline: a process needs time to die */
+    LEAD_MIN_MS = 10,
     LEAD_MAX_MS = 500,
     LEAD_PER_TTL = 20,
     LINGER_MAX_MS = 2000, /* `cmd > >(tee log)`: tee must be able to write its last lines */
     LINGER_PER_GRACE = 4,
-    KILL_AGAIN_MS = 10 /* what is killed may have been forking */
+    KILL_AGAIN_MS = 10, /* what is killed may have been forking */
+    PATIENCE_MS = 1000  /* with a guardian whose lease is lost, but not by the deadline */
 };
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
+int64_t hf_lead_ms(int64_t ttl_ms, int64_t grace_ms)
+{
+    int64_t lead_ms = smaller(larger(ttl_ms / LEAD_PER_TTL, LEAD_MIN_MS), LEAD_MAX_MS);
+    return smaller(lead_ms, larger(grace_ms / 2, LEAD_MIN_MS));
+}
+
+int64_t hf_guardian_ends_ms(int64_t now_ms, int64_t deadline_ms, int64_t lead_ms)
+{
+    int64_t last_ms = larger(deadline_ms - lead_ms / 4, now_ms + lead_ms / 4);
+    return smaller(last_ms, now_ms + PATIENCE_MS);
+}
+
 void hf_plan_start(struct hf_plan *plan, int64_t now_ms, int64_t deadline_ms, int64_t ttl_ms,
                    int64_t grace_ms, int64_t timeout_ms)
 {
-    int64_t lead_ms = smaller(larger(ttl_ms / LEAD_PER_TTL, LEAD_MIN_MS), LEAD_MAX_MS);
     *plan = (struct hf_plan){
         .grace_ms = grace_ms,
-        .lead_ms = smaller(lead_ms, larger(grace_ms / 2, LEAD_MIN_MS)),
+        .lead_ms = hf_lead_ms(ttl_ms, grace_ms),
         .deadline_ms = deadline_ms,
         .timeout_at_ms = timeout_ms ? now_ms + timeout_ms : INT64_MAX,
         .term_at_ms = INT64_MAX,
         .kill_at_ms = INT64_MAX,
     };
+}
+
+bool hf_plan_is_too_late(int64_t now_ms, int64_t deadline_ms, int64_t ttl_ms, int64_t grace_ms)
+{
+    struct hf_plan plan;
+    hf_plan_start(&plan, now_ms, deadline_ms, ttl_ms, grace_ms, 0);
+    return hf_plan_tick(&plan, now_ms) != HF_DUE_NOTHING;
 }
 
 void hf_plan_renew(struct hf_plan *plan, int64_t deadline_ms)

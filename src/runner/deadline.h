@@ -39,9 +39,22 @@ struct hf_plan {
     int64_t term_at_ms, kill_at_ms; /* INT64_MAX: not yet decided */
 };
 
+/* How long before the deadline SIGKILL comes: a process needs time to die. */
+int64_t hf_lead_ms(int64_t ttl_ms, int64_t grace_ms);
+
+/*
+ * For whoever watches a guardian that may be stopped. Half a lead before the deadline it is told once more
+ * to kill; when what it guards still lives at this time, it is killed itself, and its tree by others: a
+ * quarter of a lead before the deadline, and soon where the lease is lost already.
+ */
+int64_t hf_guardian_ends_ms(int64_t now_ms, int64_t deadline_ms, int64_t lead_ms);
+
 /* A command that starts now; timeout_ms 0: none. */
 void hf_plan_start(struct hf_plan *plan, int64_t now_ms, int64_t deadline_ms, int64_t ttl_ms,
                    int64_t grace_ms, int64_t timeout_ms);
+
+/* A command that would be told to stop at once is not started. */
+bool hf_plan_is_too_late(int64_t now_ms, int64_t deadline_ms, int64_t ttl_ms, int64_t grace_ms);
 
 /* A renewal was confirmed; deadlines never go back. */
 void hf_plan_renew(struct hf_plan *plan, int64_t deadline_ms);

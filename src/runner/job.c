@@ -91,6 +91,7 @@ int hf_job_prepare(struct hf_job *job, struct hf *hf, const struct hf_workflow *
     int r = hf_outfit_open(&outfit, workflow, &command, err);
     if (job->verifies)
         command.argv = workflow->verify;
+    job->lead_ms = hf_lead_ms(job->ttl_ms, command.grace_ms);
     if (r >= 0)
         r = connect_command(job, hf, &command, err);
     if (r >= 0)
@@ -126,6 +127,7 @@ int hf_job_start(struct hf_job *job, struct hf *hf, const char *store_url, struc
     options.output = tell_output;
     options.arg = job;
     options.every_ms = BEAT_MS;
+    options.early_ms = job->lead_ms / 2;
     struct hf_buf environment = HF_BUF(HF_NOTE_DATA_MAX);
     int r = hf_environment_write(&environment, &job->lease, store_url, &job->execution, err);
     if (r >= 0)

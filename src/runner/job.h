@@ -31,6 +31,7 @@ struct hf_job {
     struct hf_keeper *keeper;
     /* the loop's */
     struct hf_source sources[HF_JOB_SOURCES];
+    int64_t lead_ms;     /* see deadline.h */
     bool told_lost;      /* the guardian was told to kill */
     int64_t patience_ms; /* boot clock: a guardian that has not killed by then is killed; 0 */
     bool ended, gone;    /* the guardian said so; the nursery did */

@@ -18,9 +18,8 @@
 #include "tree.h"
 
 enum {
-    BEAT_MS = 1000,             /* how often the lease of an execution is renewed */
-    KEEP_AGAIN_MS = 100,        /* where the renewing thread could not be started */
-    GUARDIAN_PATIENCE_MS = 1000 /* a guardian that has not killed by then is stopped itself */
+    BEAT_MS = 1000,     /* how often the lease of an execution is renewed */
+    KEEP_AGAIN_MS = 100 /* where the renewing thread could not be started */
 };
 
 /* ---- before the command --------------------------------------------------------------------- */
@@ -36,6 +35,7 @@ int hf_run_prepare(struct hf_run *run, struct hf_command *command, struct hf_err
     run->has_terminal = hf_terminal_is_there();
     command->mask = run->signals.inherited;
     command->group = run->has_terminal ? getpgrp() : 0;
+    run->grace_ms = command->grace_ms;
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a dead guardian leaves comes to us */
     r = hf_guardian_start(command, &run->guardian, err);
     hf_command_close(command); /* the guardian has its own; who reads it must see its end */
@@ -97,7 +97,10 @@ int hf_run_start(struct hf_run *run, const char *store_url, struct hf_error *err
         if (run->timer_fd < 0)
             r = hf_fail_errno(err, HF_UNAVAILABLE, errno, "can't make a timer");
     }
-    if (r >= 0) {
+    run->lead_ms = hf_lead_ms(lease->ttl_ms, run->grace_ms);
+    run->too_late =
+        hf_plan_is_too_late(hf_clock_boot_ms(), lease->deadline_ms, lease->ttl_ms, run->grace_ms);
+    if (r >= 0 && !run->too_late) {
         hf_clock_arm(run->timer_fd, first_beat_ms(run));
         hf_signals_pass_on(&run->signals);
         struct hf_note note = {
@@ -129,6 +132,7 @@ void hf_run_keep(struct hf_run *run)
 {
     struct hf_keep_options options = HF_KEEP_INIT;
     options.renewed = tell_renewed;
+    options.early_ms = run->lead_ms / 2;
     options.arg = run;
     if (run->execution) {
         options.every_ms = BEAT_MS;
@@ -152,7 +156,10 @@ static void order_kill(struct hf_run *run)
 {
     run->told_lost = true;
     tell(run, (struct hf_note){.kind = HF_NOTE_LOST});
-    hf_clock_arm(run->timer_fd, hf_clock_boot_ms() + GUARDIAN_PATIENCE_MS);
+    if (run->keeper)
+        hf_keeper_check(run->keeper, &run->lease, NULL);
+    hf_clock_arm(run->timer_fd,
+                 hf_guardian_ends_ms(hf_clock_boot_ms(), run->lease.deadline_ms, run->lead_ms));
 }
 
 /* Either the first third of the ttl has passed, or the guardian does not answer any more. */
@@ -165,6 +172,9 @@ static void timer_fired(struct hf_run *run)
         kill(run->guardian.pid, SIGKILL);
     else if (!run->paused)
         hf_run_keep(run);
+    if (!run->told_lost && !run->paused && !run->keeper &&
+        hf_clock_boot_ms() >= run->lease.deadline_ms - run->lead_ms / 2)
+        order_kill(run);
 }
 
 /* ---- stopping and continuing ---------------------------------------------------------------- */
@@ -282,7 +292,9 @@ void hf_run_wait(struct hf_run *run, struct hf_run_end *ret)
 {
     enum { GUARDIAN, SIGNALS, TIMER, KEEPER, TAP, N_FDS = TAP + HF_TAPS };
     struct hf_run_end end = {0};
-    for (bool over = false; !over;) {
+    if (run->too_late) /* as the guardian would say it */
+        end = (struct hf_run_end){.not_run = ETIME, .why = HF_ENDING_DEADLINE};
+    for (bool over = run->too_late; !over;) {
         bool keeps = run->keeper && !run->told_lost;
         struct pollfd fds[] = {
             [GUARDIAN] = {.fd = run->guardian.link, .events = POLLIN},

@@ -39,10 +39,12 @@ struct hf_run {
     struct hf_lease lease;    /* as last renewed */
     struct hf_keeper *keeper; /* NULL: a short command never needs one */
     int timer_fd;
-    bool paused;    /* we stop, or have stopped, as the command did */
-    bool told_lost; /* the guardian was told to kill ... */
-    bool aborted;   /* ... because the tap failed */
-    bool over;      /* nothing of the command is left but what it wrote */
+    int64_t grace_ms, lead_ms; /* see deadline.h */
+    bool paused;               /* we stop, or have stopped, as the command did */
+    bool too_late;             /* the lease is nearly over: nothing was started */
+    bool told_lost;            /* the guardian was told to kill ... */
+    bool aborted;              /* ... because the tap failed */
+    bool over;                 /* nothing of the command is left but what it wrote */
     struct hf_tap taps[HF_TAPS];
     /* Of an execution: marked as spawned before the command is started; NULL: a plain lock. */
     const struct hf_execution *execution;

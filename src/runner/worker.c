@@ -20,8 +20,6 @@
 #include "process.h"
 #include "tree.h"
 
-enum { GUARDIAN_PATIENCE_MS = 1000 }; /* a guardian that has not killed by then is killed itself */
-
 /* How far its end has come. */
 enum stage {
     WORKING,
@@ -78,7 +76,9 @@ static void order_kill(struct hf_job *job)
 {
     job->told_lost = true;
     tell(job, (struct hf_note){.kind = HF_NOTE_LOST});
-    job->patience_ms = hf_clock_boot_ms() + GUARDIAN_PATIENCE_MS;
+    hf_keeper_check(job->keeper, &job->lease, NULL);
+    job->patience_ms =
+        hf_guardian_ends_ms(hf_clock_boot_ms(), job->lease.deadline_ms, job->lead_ms);
 }
 
 static void keeper_ready(void *loop, struct hf_source *source)

@@ -11,9 +11,10 @@ import time
 
 import pytest
 
-from conftest import PATIENCE_S, TTL_S, poll
+from conftest import PATIENCE_S, ROOT, TTL_S, poll
 from processes import child_named, children, is_alive, process_state
-from tree import Tree
+from servers import free_port
+from tree import Tree, WorkedTree
 
 def wait_until_queued(hf):
     poll(lambda: hf.json("status", "a")["waiters"] == 1)
@@ -147,6 +148,47 @@ def go_on():
 threading.Thread(target=go_on).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
+
+
+@pytest.mark.stores("sqlite")
+@pytest.mark.parametrize("kind, options", [(Tree, ("--ttl", "10s")), (WorkedTree, [("ttl", "10s")])], ids=["run", "work"])
+def test_where_nobody_renews_a_stopped_guardian_does_not_keep_its_tree_alive(hf, make_holdfast, tmp_path, kind, options):
+    """The bug (exclusion.md, row 8): the program had patience with its guardian until after the lease had expired."""
+    port = free_port()
+    service = hf.start("serve", "--no-work", "--listen", f"127.0.0.1:{port}", stderr=subprocess.DEVNULL)
+    remote = make_holdfast(f"http://127.0.0.1:{port}")
+    poll(lambda: remote("list").returncode == 0)
+    tree = kind(remote, tmp_path, *options)
+    os.kill(tree.guardian, signal.SIGSTOP)
+    service.send_signal(signal.SIGSTOP)
+    tree.hf = hf  # on the database itself
+    tree.assert_dead_before(tree.next_holder())
+
+
+def test_where_all_that_watch_are_stopped_the_documented_command_ends_itself(hf, tmp_path):
+    """exclusion.md, row 9: `pkill -STOP holdfast` leaves the command running; its next question tells it that it was overtaken."""
+    text = open(os.path.join(ROOT, "docs", "promise.md"), encoding="utf-8").read()
+    line = next(line for line in text.splitlines() if "make-report" in line)
+    work = tmp_path / "make-report"
+    work.write_text('#!/bin/sh\necho on >&2; until [ -e go ]; do sleep 0.05; done; echo done\n')
+    work.chmod(0o755)
+    path = f"{tmp_path}:{os.path.dirname(hf.program)}:{os.environ['PATH']}"
+    script = line.strip().replace("--ttl 1m", f"--ttl {TTL_S}s").replace("holdfast run", "exec holdfast run")
+    wrapper = hf.start_program(["sh", "-c", script], cwd=tmp_path, env={"PATH": path}, start_new_session=True)
+    assert wrapper.stderr.readline() == "on\n"
+    guardian = child_named(wrapper.pid, "holdfast-guard")
+    command, = children(guardian)
+    for pid in (wrapper.pid, guardian):
+        os.kill(pid, signal.SIGSTOP)
+    hf.ok("run", "--wait=100s", "report", "--", "true")
+    assert is_alive(command)
+    (tmp_path / "go").touch()
+    poll(lambda: not is_alive(command))
+    assert (tmp_path / "report.new").read_text() == "done\n" and not (tmp_path / "report").exists()
+    for pid in (wrapper.pid, guardian):
+        os.kill(pid, signal.SIGCONT)
+    wrapper.communicate()
+    assert wrapper.returncode == 76
 
 
 @pytest.mark.parametrize("how", ["timeout", "wrapper killed", "left behind"])

@@ -2,8 +2,9 @@
 import sys
 import uuid
 
-from conftest import marked_processes
+from conftest import marked_processes, poll
 from processes import child_named, is_alive
+from workflows import Workflows, work
 
 # A tree that clings to life: a daemon in a session of its own, a child that ignores SIGTERM and holds
 # the pipes, and a shell pipeline. Each writes the boot clock into a file of its own all the time.
@@ -61,10 +62,13 @@ class Tree:
         self.hf, self.name, self.tag = hf, name, f"TREE_TAG={uuid.uuid4()}"
         self.where = tmp_path / "beats"
         self.where.mkdir()
-        self.wrapper = hf.start("run", *options, name, "--", sys.executable, "-c", TREE, self.where,
-                                env=dict([self.tag.split("=")]), start_new_session=True)
+        self.start([sys.executable, "-c", TREE, str(self.where)], options, dict([self.tag.split("=")]))
+
+    def start(self, command, options, env):
+        self.wrapper = self.hf.start("run", *options, self.name, "--", *command, env=env, start_new_session=True)
         assert self.wrapper.stdout.readline() == "on\n"
         self.guardian = child_named(self.wrapper.pid, "holdfast-guard")
+        self.ours = {self.wrapper.pid, self.guardian}
 
     def processes(self):
         """All but the wrapper, living."""
@@ -83,7 +87,20 @@ class Tree:
         out, err = successor.communicate()
         assert successor.returncode == 0, err
         started, *alive = out.split()
-        # The wrapper and guardian of the first may still be about; nothing of the command.
-        own = {str(self.wrapper.pid), str(self.guardian)}
-        assert set(alive) <= own
+        # Wrapper and guardian of the first may still be about; nothing of the command.
+        assert {int(pid) for pid in alive} <= self.ours
         assert self.last_beat() < float(started)
+
+
+class WorkedTree(Tree):
+    """The same as an execution that a worker runs; `options` are its workflow's."""
+
+    def start(self, command, options, env):
+        flows = Workflows(self.hf, **{self.name: {"command": command, **dict(options)}})
+        self.hf.ok("schedule", self.name, "--in", "0s")
+        self.wrapper = work(self.hf, env=env)
+        flows.running(self.name)
+        poll(lambda: len(list(self.where.iterdir())) == 3 and self.last_beat())
+        nursery = child_named(self.wrapper.pid, "holdfast-nurse")
+        self.guardian = child_named(nursery, "holdfast-guard")
+        self.ours = {self.wrapper.pid, nursery, self.guardian}
