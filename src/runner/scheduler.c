@@ -1,8 +1,12 @@
 /*
  * A workflow's slots up to `done_ms` have been seen to; those from there to now are due. Only the
  * newest of them may be late by chance (the loop was busy); the others were missed while nobody was
- * there, and `catch-up` decides. A clock that was put back makes slots due again: their keys are
- * taken, so nothing comes of it.
+ * there, and `catch-up` decides.
+ *
+ * A clock that was put back makes slots due again: their keys are taken, so nothing comes of it. Where
+ * all slots up to now have been removed for their age, the newest one is left, in the future of such a
+ * clock: then nothing is due until after it. Only one that lies more than AHEAD_MS in the future is no
+ * such sign, but the work of a clock that was ahead: no schedule stands still for years.
  */
 #include "scheduler.h"
 
@@ -27,6 +31,7 @@ enum {
     RETRY_MS = 5 * 1000     /* after a store that failed */
 };
 static const int64_t hour_ms = INT64_C(3600) * 1000;
+#define AHEAD_MS (24 * hour_ms)
 
 /* Slots that are due, the oldest first. */
 struct due {
@@ -41,6 +46,8 @@ struct recurring {
     struct hf_zone *zone;
     bool is_known; /* how far it has got */
     int64_t done_ms;
+    int64_t ahead_ms; /* not 0: all slots up to this one, in the future, have been seen to */
+    bool said_ahead;
     struct due due; /* in this tick */
 };
 
@@ -95,6 +102,7 @@ static int prepare(struct recurring *r, const struct hf_workflow *w,
     if (old) {
         r->is_known = old->is_known;
         r->done_ms = old->done_ms;
+        r->said_ahead = old->said_ahead;
     }
     int code = hf_cron_parse(w->schedule, &r->cron, err);
     return code < 0 ? code : hf_zone_load(w->time_zone, &r->zone, err);
@@ -161,21 +169,31 @@ static int64_t jitter_of(const struct hf_workflow *w, const char *key)
     return (int64_t)(number % ((uint64_t)w->jitter_ms + 1));
 }
 
-/*
- * How far it has got, as its newest key tells that is not in the future: a clock that was ahead once
- * may have left others. Who was never there before has missed nothing.
- */
+/* 1: it is the newest up to `to_ms`, 0: there is none. */
+static int newest_slot(const struct recurring *r, struct hf *hf, int64_t to_ms, int64_t *ret_ms,
+                       struct hf_error *err)
+{
+    char to[SLOT_KEY_MAX], key[HF_KEY_MAX + 1];
+    format_key(to_ms, to);
+    int code = hf_last_key(hf, r->workflow->name, HF_SCHEDULE_PREFIX, to, key, err);
+    if (code < 0)
+        return code == -HF_NOT_FOUND ? 0 : code;
+    return hf_parse_time(key + strlen(HF_SCHEDULE_PREFIX), ret_ms, NULL) >= 0;
+}
+
+/* How far it has got, as its newest key tells. Who was never there before has missed nothing. */
 static int find_done(struct recurring *r, struct hf *hf, int64_t now_ms, struct hf_error *err)
 {
-    char now[SLOT_KEY_MAX], key[HF_KEY_MAX + 1];
-    if (r->is_known)
-        return 0;
-    format_key(now_ms, now);
-    int code = hf_last_key(hf, r->workflow->name, HF_SCHEDULE_PREFIX, now, key, err);
-    if (code < 0 && code != -HF_NOT_FOUND)
-        return code;
-    if (code < 0 || hf_parse_time(key + strlen(HF_SCHEDULE_PREFIX), &r->done_ms, NULL) < 0)
-        r->done_ms = now_ms;
+    int64_t newest_ms;
+    int found = newest_slot(r, hf, now_ms, &newest_ms, err);
+    bool ahead = found == 0;
+    if (ahead)
+        found = newest_slot(r, hf, now_ms + AHEAD_MS, &newest_ms, err);
+    if (found < 0)
+        return found;
+    r->ahead_ms = found && ahead ? newest_ms : 0;
+    if (!r->is_known || r->ahead_ms)
+        r->done_ms = found ? newest_ms : now_ms;
     r->is_known = true;
     return 0;
 }
@@ -211,6 +229,11 @@ static struct due newest_slots(const struct recurring *r, int64_t now_ms, int64_
     return due;
 }
 
+static bool is_due(const struct recurring *r, int64_t now_ms)
+{
+    return !r->is_known || next_slot(r, r->done_ms) <= now_ms;
+}
+
 /* What of it counts, as the workflow's catch-up has it. */
 static struct due what_is_due(const struct recurring *r, int64_t now_ms)
 {
@@ -221,6 +244,20 @@ static struct due what_is_due(const struct recurring *r, int64_t now_ms)
     if (catch_up == HF_CATCH_UP_NONE && late)
         due.n = 0;
     return due;
+}
+
+/* Once, until it goes on. */
+static void say_ahead(const struct hf_scheduler *s, struct recurring *r, int64_t now_ms)
+{
+    char until[HF_TIME_LEN + 1];
+    bool ahead = r->ahead_ms > now_ms + ON_TIME_MS;
+    if (ahead && !r->said_ahead) {
+        hf_format_time(r->ahead_ms, until);
+        say(s,
+            "%s: the only slot that is kept, %s, is later than this clock; it goes on after that",
+            r->workflow->name, until);
+    }
+    r->said_ahead = ahead;
 }
 
 static void say_missed(const struct hf_scheduler *s, const struct recurring *r)
@@ -304,10 +341,12 @@ static int add(struct batch *b, const struct hf_workflow *w, int64_t slot_ms, st
 /* The oldest first: whoever has to go on after us goes on from the newest that is there. */
 static int record(struct batch *b, struct recurring *r, int64_t now_ms, struct hf_error *err)
 {
-    int code = find_done(r, b->hf, now_ms, err);
+    r->due = (struct due){0};
+    int code = is_due(r, now_ms) ? find_done(r, b->hf, now_ms, err) : 0;
     if (code < 0)
         return code;
-    r->due = what_is_due(r, now_ms);
+    if (is_due(r, now_ms))
+        r->due = what_is_due(r, now_ms);
     int64_t slot = r->due.first_ms;
     for (int64_t i = 0; code >= 0 && i < r->due.n; i++, slot = next_slot(r, slot))
         code = add(b, r->workflow, slot, err);
@@ -342,22 +381,21 @@ static bool record_now(struct hf_scheduler *s, struct hf *hf, int64_t now_ms)
     return code >= 0;
 }
 
-static bool is_due(const struct recurring *r, int64_t now_ms)
-{
-    return !r->is_known || next_slot(r, r->done_ms) <= now_ms;
-}
-
 int64_t hf_scheduler_tick(struct hf_scheduler *s, struct hf *hf, int64_t now_ms)
 {
     bool due = false;
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->n; i++) {
+        s->of[i].is_known &= s->of[i].ahead_ms <= now_ms + AHEAD_MS;
         due |= is_due(&s->of[i], now_ms);
+    }
     if (due && !record_now(s, hf, now_ms))
         return now_ms + RETRY_MS;
     int64_t next_ms = s->n ? now_ms + LOOK_MS : INT64_MAX;
     for (size_t i = 0; i < s->n; i++) {
-        s->of[i].done_ms = now_ms;
-        int64_t slot = next_slot(&s->of[i], now_ms);
+        struct recurring *r = &s->of[i];
+        say_ahead(s, r, now_ms);
+        r->done_ms = r->ahead_ms > now_ms ? r->ahead_ms : now_ms;
+        int64_t slot = next_slot(r, r->done_ms);
         next_ms = slot < next_ms ? slot : next_ms;
     }
     s->failing = false;

@@ -320,6 +320,69 @@ static void a_clock_that_is_put_back_fires_nothing_twice(void **state)
     assert_int_equal(count(), 48);
 }
 
+/* As a worker does: all is run, and all but the newest is removed. */
+static void run_and_remove(void)
+{
+    struct hf_retention rule = {.workflow = flow.name, .keep_ms = 1, .keep_count = 1};
+    run_everything();
+    usleep(2000);
+    if (hf_prune(hf, &rule, 1, HF_FOREVER, NULL, &err) < 0)
+        fail_msg("%s", err.message);
+}
+
+/* exclusion.md, row 7: what had been removed for its age was recorded again, and ran twice. */
+static void a_clock_that_is_put_back_repeats_nothing_that_was_removed(void **state)
+{
+    int64_t begin_ms = at("2024-01-01T12:00:00Z");
+    set_flow("*/5 * * * *", "UTC", HF_CATCH_UP_ALL);
+    struct hf_scheduler *s = start(NULL);
+    go_on(s, begin_ms, begin_ms + 2 * HOUR);
+    run_and_remove();
+    assert_int_equal(count(), 1);
+    go_on(s, begin_ms, begin_ms + 2 * HOUR + MINUTE);
+    assert_int_equal(count(), 1);
+    assert_non_null(
+        strstr(said, "report: the only slot that is kept, 2024-01-01T14:00:00.000Z, is later"));
+    assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1);
+    hf_scheduler_free(s);
+    s = start(NULL); /* and so for one that is started with such a clock */
+    go_on(s, begin_ms + HOUR, begin_ms + 3 * HOUR);
+    hf_scheduler_free(s);
+    assert_int_equal(count(), 13);
+    assert_false(is_there("2024-01-01T13:55:00Z"));
+    assert_true(is_there("2024-01-01T14:05:00Z"));
+}
+
+static void a_host_whose_clock_is_behind_repeats_nothing(void **state)
+{
+    int64_t begin_ms = at("2024-01-01T12:00:00Z");
+    set_flow("* * * * *", "UTC", HF_CATCH_UP_LAST);
+    struct hf_scheduler *behind = start(NULL), *ahead = start(NULL);
+    hf_scheduler_tick(behind, hf, begin_ms);
+    hf_scheduler_tick(ahead, hf, begin_ms + 3 * MINUTE);
+    for (int i = 1; i <= 10; i++) {
+        hf_scheduler_tick(ahead, hf, begin_ms + (i + 3) * MINUTE);
+        run_and_remove();
+        hf_scheduler_tick(behind, hf, begin_ms + i * MINUTE);
+        assert_int_equal(count(), 1);
+    }
+    hf_scheduler_free(behind);
+    hf_scheduler_free(ahead);
+}
+
+static void a_clock_that_was_years_ahead_does_not_stop_it_though_nothing_else_is_kept(void **state)
+{
+    int64_t begin_ms = at("2022-01-01T12:00:00Z"), ahead_ms = at("2024-01-01T12:00:00Z");
+    set_flow("0 * * * *", "UTC", HF_CATCH_UP_LAST);
+    struct hf_scheduler *s = start(NULL);
+    go_on(s, ahead_ms, ahead_ms + 2 * HOUR);
+    run_and_remove();
+    assert_int_equal(count(), 1);
+    go_on(s, begin_ms, begin_ms + 2 * HOUR);
+    hf_scheduler_free(s);
+    assert_int_equal(count(), 3);
+}
+
 static void a_clock_that_was_years_ahead_does_not_stop_it(void **state)
 {
     int64_t begin_ms = at("2024-01-01T12:00:00Z");
@@ -502,7 +565,10 @@ int main(int argc, char **argv)
         T(catch_up_all_has_a_limit_and_says_so),
         T(a_slot_of_long_ago_is_found),
         T(a_clock_that_is_put_back_fires_nothing_twice),
+        T(a_clock_that_is_put_back_repeats_nothing_that_was_removed),
+        T(a_host_whose_clock_is_behind_repeats_nothing),
         T(a_clock_that_was_years_ahead_does_not_stop_it),
+        T(a_clock_that_was_years_ahead_does_not_stop_it_though_nothing_else_is_kept),
         T(keys_that_somebody_made_up_do_no_harm),
         T(summer_time_comes_and_goes),
         T(jitter_is_the_same_for_everybody),
