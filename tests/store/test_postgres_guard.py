@@ -186,6 +186,18 @@ def test_an_old_snapshot_does_not_hide_a_renewal(hf, session, level):
     worker.ask("ROLLBACK")
 
 
+def test_a_statement_that_outlives_its_client_keeps_the_next_holder_out(hf, session, shared_postgres, database):
+    """exclusion.md, row 11: psql was killed at its timeout, and its transaction went on in the server beside the next holder's."""
+    assert "ERROR" not in session().ask("CREATE TABLE entry (n serial, who text)")
+    sql = "BEGIN; SELECT holdfast.guard('payout', %s); SELECT pg_sleep(2); INSERT INTO entry (who) VALUES ('first'); COMMIT"
+    first = hf("run", "--timeout", "500ms", "payout", "--", "sh", "-c", 'exec psql -qX "$1" -c "$(printf "$2" "$HOLDFAST_FENCE")"',
+               "sh", hf.url, sql)
+    assert first.returncode == 124, first.stderr
+    assert shared_postgres.psql("SELECT count(*) FROM entry", database) == "0", "it was done before its client was killed"
+    hf.ok("run", "--wait=100s", "payout", "--", "psql", "-qX", hf.url, "-c", "INSERT INTO entry (who) VALUES ('second')")
+    assert shared_postgres.psql("SELECT string_agg(who, ' ' ORDER BY n) FROM entry", database) == "first second"
+
+
 def test_a_guard_rolled_back_leaves_nothing(hf, session):
     lease = hf.json("acquire", "--ttl", "500ms", "a")
     worker = session()

@@ -172,6 +172,21 @@ def test_a_claim_whose_answer_was_lost_is_found_by_its_tokens(place):
     assert place.one("SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING'") == "3"
 
 
+def test_a_claim_that_is_asked_for_again_waits_for_the_first(place):
+    """The bug (exclusion.md, row 15): it found nothing, claimed others, and left what the first one claimed RUNNING with nobody."""
+    pending(place, "'lock ' || i", n=6)
+    ids = ",".join(identity(1000 + i) for i in range(3))
+    call = "SELECT (execution).lock FROM holdfast.claim(NULL, false, 3, ARRAY[{ids}], 60000, 'o', '', {again}, '')"
+    first, second = place.session(), place.session()
+    first("BEGIN")
+    locks = first(call.format(ids=ids, again="false"))
+    second.send(call.format(ids=ids, again="true"))
+    assert not second.is_answered(0.5), "it did not wait for the first one's transaction"
+    first("COMMIT")
+    assert sorted(second.answer().splitlines()) == sorted(locks.splitlines())
+    assert place.one("SELECT count(*) FROM holdfast.execution WHERE state = 'RUNNING'") == "3"
+
+
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("call, answer, becomes", [
     ("SELECT i, ((lease).execution).cancel_requested FROM holdfast.extend_many({leases}, {ttls}, {yes}, {no}, {null}, {zero}, {null})",

@@ -352,7 +352,7 @@ RETURNS SETOF holdfast.claimed LANGUAGE plpgsql VOLATILE
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET enable_memoize = off
 AS $$
 DECLARE
-    now     timestamptz := holdfast.clock();
+    now     timestamptz;
     wanted  integer := p_max;
     asked   integer;
     got     integer;
@@ -367,6 +367,8 @@ DECLARE
     c       holdfast.claimed;
     taken   holdfast.execution;
 BEGIN
+    PERFORM pg_advisory_xact_lock(1751869285, hashtext(p_lock_ids[1]::text)); -- the same call, where its answer was lost, may still be at work
+    now := holdfast.clock();
     IF p_again THEN
         RETURN QUERY SELECT * FROM holdfast.claimed_before(p_lock_ids);
         IF FOUND THEN

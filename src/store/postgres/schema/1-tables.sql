@@ -20,8 +20,9 @@
 --     newest fence first never meets them.
 -- So nobody updates `fence` but a grant; a row is never deleted.
 --
--- Order of locks, for all functions: the advisory one of a workflow with a limit, lock, waiter, pending, running, execution, ended, denial. Every function works on one
--- name, and callers of many sort them by name: no deadlocks.
+-- Order of locks, for all functions: the advisory ones of a claim's tokens and of a workflow with a limit,
+-- lock, waiter, pending, running, execution, ended, denial. Every function works on one name, and
+-- callers of many sort them by name: no deadlocks.
 --
 -- Time is the server's and is read by clock() alone. A lease is over when clock() >= locked_until.
 -- Processes can be judged only where they run. Where a function has to know whether one of the
