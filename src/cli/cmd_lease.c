@@ -141,7 +141,7 @@ int cmd_extend(struct cli *cli, int argc, char **argv)
     hf_format_span(lease.ttl_ms, span);
     hf_format_time(lease.expires_at_ms, until);
     if (!cli->opts.quiet)
-        cli_say(CLI_PLAIN, "extended %s by %s, until %s (fence %lld)", lease.name, span, until,
+        cli_say(CLI_PLAIN, "extended %s until %s (ttl %s, fence %lld)", lease.name, until, span,
                 (long long)lease.fence);
     return 0;
 }

@@ -225,7 +225,7 @@ bool hf_step_finished_before(const struct hf_ask *ask, bool released, struct hf_
     if (!x)
         return released;
     bool same = req->fence ? req->fence == x->fence : released;
-    if (x->state == HF_PENDING)
+    if (x->state == HF_PENDING || (x->state == HF_ABORTED && req->outcome == HF_OUTCOME_FAILED))
         same &= released; /* or else it was lost, and not retried */
     /* Its attempt failed, was given up, and another one has begun since. */
     bool went_on = released && req->fence && req->fence < x->fence &&

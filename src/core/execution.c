@@ -208,7 +208,8 @@ bool hf_execution_cancel(struct hf_execution *x, int64_t wall_ms)
 
 bool hf_execution_ended_so(const struct hf_execution *x, const struct hf_request *req)
 {
-    bool retried = x->state == HF_PENDING &&
+    /* It waits for its next attempt, or was cancelled before that. */
+    bool retried = (x->state == HF_PENDING || x->state == HF_ABORTED) &&
                    (req->outcome == HF_OUTCOME_FAILED || req->outcome == HF_OUTCOME_LOST);
     return req->outcome != HF_OUTCOME_NONE && (retried || x->state == state_of(req->outcome)) &&
            x->has_exit_code == req->has_exit_code &&

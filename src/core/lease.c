@@ -170,7 +170,7 @@ int hf_lease_grant(struct hf_record *rec, const struct hf_terms *t, const struct
                            .bound = *t->bound,
                            .took = fx->freed};
     int64_t lasts_ms = t->offer && t->ttl_ms > HF_OFFER_MS ? HF_OFFER_MS : t->ttl_ms;
-    g->expires_ms = world->now_ms + lasts_ms;
+    g->expires_ms = world->now_ms + world->unsure_ms + lasts_ms;
     hf_copy_text(g->owner, sizeof g->owner, t->owner);
     hf_copy_text(g->note, sizeof g->note, t->note);
     if (!rec->n_lost_fences)

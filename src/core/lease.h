@@ -115,8 +115,9 @@ struct hf_record {
 
 /* What the step may ask of the world. */
 struct hf_world {
-    int64_t now_ms;  /* the store's clock */
-    int64_t wall_ms; /* for people */
+    int64_t now_ms;    /* the store's clock */
+    int64_t wall_ms;   /* for people */
+    int64_t unsure_ms; /* how much later it may be than now_ms: a lease lasts so much longer */
     void *ctx;
     /* Is this holder or waiter certainly dead, and why? HF_STALE_NOT also in doubt. */
     enum hf_stale_reason (*dead)(void *ctx, const struct hf_processes *bound,
@@ -160,7 +161,8 @@ struct hf_effects {
     bool vacated, stepped;    /* a lease ended, or one that was ready; the request was applied */
     struct hf_takeover freed; /* the stale lease that ended here: the next grant takes it over */
     bool inherited;           /* `freed` was counted when it was offered; nobody confirmed that */
-    bool changed;             /* the record differs from what was loaded */
+    bool renewed; /* the lease lasts its ttl from now, if it did not last longer already */
+    bool changed; /* the record differs from what was loaded */
 };
 
 /* A request as the step sees it: the token hashed, the processes identified. */

@@ -24,7 +24,7 @@ static void answer_lease(const struct hf_record *rec, const struct hf_ask *ask,
     hf_copy_text(l->owner, sizeof l->owner, g->owner);
     hf_copy_text(l->note, sizeof l->note, g->note);
     l->acquired_at_ms = g->acquired_at_ms;
-    l->expires_at_ms = world->wall_ms + (g->expires_ms - world->now_ms);
+    l->expires_at_ms = world->wall_ms + (g->expires_ms - world->unsure_ms - world->now_ms);
     l->ttl_ms = g->ttl_ms;
     hf_copy_text(l->execution_id, sizeof l->execution_id, g->execution_id);
     l->takeover = g->took;
@@ -37,16 +37,21 @@ static void answer_lease(const struct hf_record *rec, const struct hf_ask *ask,
 
 /* ---- acquire ------------------------------------------------------------------------------------ */
 
-/* Renew what the asker holds; fence and token stay as they are. */
+/*
+ * Renew what the asker holds; fence and token stay as they are. Its end never moves back: this may be a late
+ * copy of a request, and the holder counts on what a newer one was answered.
+ */
 static void renew(struct hf_record *rec, int64_t ttl_ms, const struct hf_world *world,
                   struct hf_effects *fx)
 {
     struct hf_grant *g = &rec->grant;
     if (ttl_ms)
         g->ttl_ms = ttl_ms;
-    g->expires_ms = world->now_ms + g->ttl_ms;
+    int64_t ends_ms = world->now_ms + world->unsure_ms + g->ttl_ms;
+    if (ends_ms > g->expires_ms)
+        g->expires_ms = ends_ms;
     g->offered = false;
-    fx->changed = true;
+    fx->renewed = fx->changed = true;
     if (rec->has_self) /* who offered it was killed before it was taken out of the queue */
         hf_waiter_drop(rec, &g->id, fx);
     if (world->now_ms - g->told_ms >= HF_EXTENDED_EVERY_MS) {

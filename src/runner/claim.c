@@ -13,8 +13,9 @@
 #include "log.h"
 
 enum {
-    AGAIN_MS = 1000,    /* the next claim, after something failed here */
-    MARK_PAUSE_MS = 200 /* the next attempt to mark, while the store fails */
+    AGAIN_MS = 1000,         /* the next claim, after something failed here */
+    MARK_PAUSE_MS = 200,     /* the next attempt to mark, while the store fails */
+    CLAIM_TTL_MIN_MS = 10000 /* time enough to mark what was claimed */
 };
 
 static void say_started(const struct hf_desk *d, const struct hf_job *job)
@@ -69,6 +70,7 @@ static struct hf_claim_options wants(const struct hf_desk *d, const char *const 
     struct hf_claim_options opts = HF_CLAIM_INIT;
     opts.workflows = names;
     opts.n_workflows = n;
+    opts.ttl_ms = d->claim_ttl_ms;
     opts.bound[0] = getpid();
     opts.bound[1] = d->nursery->pid;
     opts.n_bound = 2;
@@ -115,10 +117,13 @@ int hf_desk_choose(struct hf_desk *d, const struct hf_workflows *all, struct hf_
     d->open = open;
     d->paces = paces;
     d->n_unpaced = d->n_paces = 0;
+    d->claim_ttl_ms = HF_TTL_DEFAULT_MS;
     for (size_t i = 0; i < n; i++) {
         const struct hf_workflow *w = &all->of[i];
         if (opts->n_workflows && hf_workflows_find(all, opts->workflows[i], &w, NULL) < 0)
             continue; /* that was checked before */
+        if (w->ttl_ms < d->claim_ttl_ms)
+            d->claim_ttl_ms = w->ttl_ms > CLAIM_TTL_MIN_MS ? w->ttl_ms : CLAIM_TTL_MIN_MS;
         if (w->rate_us)
             paces[d->n_paces++] = (struct hf_pace){w->name, w->rate_us, 0};
         else

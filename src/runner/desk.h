@@ -41,7 +41,10 @@ struct hf_desk {
     bool asleep;                    /* the store may wake us; not while there is no room */
     const char **open;        /* workflows that may be claimed now: first those that have no rate */
     size_t n_unpaced, n_open; /* so many have none; so many in all */
-    struct hf_pace *paces;    /* of those that have one */
+    /* The shortest of all: when it is marked, a lease is renewed for its own workflow's ttl, and that never
+     * ends it earlier. */
+    int64_t claim_ttl_ms;
+    struct hf_pace *paces; /* of those that have one */
     size_t n_paces;
     bool paces_first; /* this time: neither kind keeps the other waiting */
     uint64_t last_id;

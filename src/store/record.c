@@ -29,6 +29,7 @@ static int64_t next_fence(void *ctx)
 struct hf_world hf_record_world_now(struct hf_record_world *rw)
 {
     return (struct hf_world){.now_ms = rw->ops->now_ms(rw->store),
+                             .unsure_ms = rw->ops->unsure_ms ? rw->ops->unsure_ms(rw->store) : 0,
                              .wall_ms = rw->ops->wall_ms ? rw->ops->wall_ms(rw->store)
                                                          : hf_clock_wall_ms(),
                              .ctx = rw,

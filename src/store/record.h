@@ -67,6 +67,7 @@ struct hf_record_ops {
 
     /* The store's clock, read after begin. */
     int64_t (*now_ms)(struct hf_store *store);
+    int64_t (*unsure_ms)(struct hf_store *store); /* how much later it may be; NULL: 0 */
 
     /* Optional: the time for people, where it is not this machine's. */
     int64_t (*wall_ms)(struct hf_store *store);

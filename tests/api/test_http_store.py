@@ -1,13 +1,16 @@
 """http: as a store: the command line through a service."""
+import http.client
 import json
 import os
+import re
 import signal
+import socket
 
 import pytest
 
 from api_helpers import Service, api, service  # noqa: F401
 from conftest import PATIENCE_S, Holdfast, poll
-from proxy import DOWN, Proxy, Watcher
+from proxy import DOWN, UP, Proxy, Watcher
 from workflows import Workflows
 
 
@@ -97,6 +100,68 @@ def test_lost_replies_leave_one_execution(service, tmp_path):
             assert states == [("ABORTED", 0, None), ("FAILED", 1, 3)]
         finally:
             unlucky.close()
+
+
+class KeepsCopies(Watcher):
+    """Of every request, in their order, to be delivered once more later."""
+
+    def __init__(self, copies):
+        self.copies, self.data = copies, b""
+
+    def of_connection(self):
+        return KeepsCopies(self.copies)
+
+    def sees(self, direction, data):
+        if direction == UP:
+            self.data += data
+            while request := re.match(rb"(?s).*?\r\n\r\n", self.data):
+                size = re.search(rb"(?i)content-length: *(\d+)", request[0])
+                end = request.end() + (int(size[1]) if size else 0)
+                if len(self.data) < end:
+                    break
+                self.copies.append(self.data[:end])
+                self.data = self.data[end:]
+        return data
+
+    def deliver(self, port):
+        """Again, the newest first, each on a connection of its own; what the service answers to those that change something."""
+        answers = []
+        for copy in reversed(self.copies):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+                connection.sendall(copy)
+                answer = http.client.HTTPResponse(connection)
+                answer.begin()
+                if copy.startswith(b"POST"):
+                    answers.append((answer.status, answer.read().decode()))
+        return answers
+
+
+def test_copies_of_requests_that_arrive_late_change_nothing(remote, service, tmp_path):
+    """exclusion.md, rows 6, 13 and 15: a network may keep a request back, and deliver it after all."""
+    with Proxy(("127.0.0.1", service.port)) as proxy:
+        network = proxy.watch(KeepsCopies([]))
+        hf = Holdfast(f"http://127.0.0.1:{proxy.port}", tmp_path)
+        try:
+            lease = hf.json("acquire", "--ttl", "3s", "a")
+            hf.ok("extend", "--ttl", "1h", "a", lease["token"])
+            held = remote.json("status", "a")
+            assert len(network.deliver(service.port)) >= 2
+            again = remote.json("status", "a")
+            assert [again[key] for key in ("fence", "state")] == [lease["fence"], "held"]
+            assert again["remainingMs"] > held["remainingMs"] - 600_000
+            hf.ok("release", "a", lease["token"])
+            answers = network.deliver(service.port)
+            assert remote.json("status", "a")["state"] == "free"
+            assert answers[0][0] == 200 and "LEASE_LOST" not in answers[0][1]
+
+            flows = Workflows(hf, pay={"command": ["true"]})
+            assert flows.start("pay", "--key", "k").returncode == 0
+            before = remote.lines("executions")
+            network.deliver(service.port)
+            assert remote.lines("executions") == before
+            assert [lock["state"] for lock in remote.lines("list", "--all")] == ["free"] * 2
+        finally:
+            hf.close()
 
 
 def test_a_waiter_that_is_interrupted_leaves_the_queue(remote):

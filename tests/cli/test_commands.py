@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import time
 from datetime import datetime, timezone
 
 import pytest
@@ -178,9 +179,19 @@ def test_extend_keeps_token_and_fence(hf):
     assert longer["ttlMs"] == 7200000 and longer["expiresAt"] > lease["expiresAt"]
     assert (longer["token"], longer["fence"]) == (lease["token"], lease["fence"])
     assert hf.json("extend", "a", lease["token"])["ttlMs"] == 7200000
-    assert re.match(r"extended a by 2 h, until \d{4}-.*Z \(fence \d+\)",
-                    hf.ok("extend", "a", lease["token"]))
+    assert re.match(r"extended a until \d{4}-.*Z \(ttl 2 h, fence \d+\)$", hf.ok("extend", "a", lease["token"]))
     assert hf.ok("-q", "extend", "a", lease["token"]) == ""
+
+
+def test_a_late_copy_of_a_request_ends_no_lease_earlier(hf):
+    """The bug (exclusion.md, row 6): somebody else was granted the name while the holder counted on its renewal."""
+    lease = hf.json("acquire", "--ttl", "1s", "a")
+    longer = hf.json("extend", "a", lease["token"], "--ttl", "1h")
+    shorter = hf.json("extend", "a", lease["token"], "--ttl", "1s")
+    assert shorter["ttlMs"] == 1000 and shorter["expiresAt"] == longer["expiresAt"]
+    time.sleep(1.5)
+    assert hf("acquire", "-n", "a").returncode == 75
+    assert hf("guard", "a", str(lease["fence"])).returncode == 0
 
 
 def test_extend_release_and_guard_default_to_the_environment(hf):

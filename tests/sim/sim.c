@@ -40,6 +40,7 @@ enum mutant {
     MUTANT_CHECKS_NO_FENCE,  /* the resource takes what comes */
     MUTANT_NEVER_EXPIRES,    /* a dead holder holds for ever */
     MUTANT_EXPIRES_EARLY,    /* the store ends a lease before the holder's deadline */
+    MUTANT_SHORTENS,         /* a late copy of a request for less makes a lease end earlier */
     MUTANT_COUNT
 };
 
@@ -130,6 +131,18 @@ static void plant_before(struct hf_request *req, struct hf_grant *g)
         g->expires_ms = s.m->now_ms;
 }
 
+static void plant_after(const struct hf_request *req, const struct hf_grant *before,
+                        struct hf_record *rec)
+{
+    struct hf_grant *g = &rec->grant;
+    bool renews = req->op == HF_OP_ACQUIRE || req->op == HF_OP_EXTEND;
+    if (s.mutant == MUTANT_SHORTENS && renews && g->held && g->fence == before->fence &&
+        g->ttl_ms < before->ttl_ms)
+        g->expires_ms = s.m->now_ms + g->ttl_ms;
+    if (s.mutant == MUTANT_REPEATS_FENCES && !g->held)
+        rec->last_fence = s.m->last_fence = 0;
+}
+
 /* One request, with everything that must hold around it. */
 static void apply(const struct hf_request *asked, struct hf_answer *answer)
 {
@@ -148,8 +161,7 @@ static void apply(const struct hf_request *asked, struct hf_answer *answer)
         happened.grants++;
         happened.takeovers += after->took.reason != HF_STALE_NOT;
     }
-    if (s.mutant == MUTANT_REPEATS_FENCES && !after->held)
-        rec->last_fence = s.m->last_fence = 0;
+    plant_after(&req, &before, rec);
 }
 
 /* ---- the network ---------------------------------------------------------------------------- */
@@ -233,6 +245,15 @@ static void begin(struct client *c)
     c->until_ms = c->wait_ms < 0 ? INT64_MAX : s.m->now_ms + c->wait_ms;
 }
 
+/* It counts from when it sent, and on whatever it was ever told. */
+static void confirm(struct client *c, int64_t sent_ms, const struct hf_lease *lease)
+{
+    int64_t deadline_ms = sent_ms + lease->ttl_ms - MARGIN_MS;
+    if (c->role != HOLDING || deadline_ms > c->deadline_ms)
+        c->deadline_ms = deadline_ms;
+    c->role = HOLDING;
+}
+
 static void ask_for_it(struct client *c)
 {
     struct hf_request req = request(c, HF_OP_ACQUIRE);
@@ -251,9 +272,8 @@ static void ask_for_it(struct client *c)
     if (!ask(&req, &answer))
         return; /* unknown: the same token again */
     if (answer.code == 0) {
-        c->role = HOLDING;
         c->fence = answer.lease.fence;
-        c->deadline_ms = sent_ms + TTL_MS - MARGIN_MS;
+        confirm(c, sent_ms, &answer.lease);
     } else if (answer.code == -HF_LOST)
         new_token(c); /* slept through an offer */
     else if (!answer.queued)
@@ -262,13 +282,15 @@ static void ask_for_it(struct client *c)
 
 static void renew(struct client *c)
 {
+    static const int64_t ttls[] = {0, TTL_MS / 3, 3 * TTL_MS};
     struct hf_request req = request(c, HF_OP_EXTEND);
     struct hf_answer answer;
     int64_t sent_ms = s.m->now_ms;
+    req.ttl_ms = ttls[chance(3)];
     if (!ask(&req, &answer))
         return;
     if (answer.code == 0)
-        c->deadline_ms = sent_ms + TTL_MS - MARGIN_MS;
+        confirm(c, sent_ms, &answer.lease);
     else
         c->role = IDLE;
 }

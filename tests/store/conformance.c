@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "history.h"
+#include "late.h"
 #include "looks.h"
 #include "memory.h"
 #include "seed.h"
@@ -169,7 +170,9 @@ static void play_requests(struct hf_store *store, const struct hf_request *asked
                                .without_turns = !h.has_turns,
                                .without_executions = !h.has_executions};
         describe(&asked[i], what, sizeof what);
+        note_before(name);
         model_apply(h.model, &asked[i], &of_model[i]);
+        check_after(name, &asked[i], &of_model[i]);
         n_ready += count_calls();
         check_wakes(name, what);
         compare_answers(&c, &of_model[i], &of_store[i]);
@@ -192,6 +195,17 @@ static void play(int name)
         watch_before_asking(store, &asked[i], name);
     }
     play_requests(store, asked, n);
+}
+
+/* A copy of an earlier request, which a network has kept back. */
+static void play_late(int name)
+{
+    const struct hf_request *asked = late_request(name);
+    struct hf_store *store = h.handles[chance(HANDLES)];
+    if (!asked)
+        return;
+    watch_before_asking(store, asked, name);
+    play_requests(store, asked, 1);
 }
 
 static void play_many(void)
@@ -490,8 +504,10 @@ static void play_history(void)
         int name = (int)chance(NAMES);
         int64_t dice = chance(100);
         pass_time(0);
-        if (dice < 68)
+        if (dice < 60)
             play(name);
+        else if (dice < 68)
+            play_late(name);
         else if (dice < 75)
             play_many();
         else if (dice < 80)

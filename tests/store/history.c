@@ -134,12 +134,17 @@ static void add_execution(struct actor *a, int name)
         add_turns(a);
 }
 
-static struct actor *new_actor(int name)
+static int64_t some_ttl(void)
 {
     static const int64_t ttls[] = {100, 1000, 4000, 7000, 60000};
+    return h.real_clock ? 2000 : PICK(ttls);
+}
+
+static struct actor *new_actor(int name)
+{
     static const int64_t waits[] = {HF_FOREVER, HF_FOREVER, 300, 3000, 60000};
     struct actor *a = &h.actors[name][h.n_actors[name]++];
-    *a = (struct actor){.ttl_ms = h.real_clock ? 2000 : PICK(ttls),
+    *a = (struct actor){.ttl_ms = some_ttl(),
                         .wait_ms = PICK(waits),
                         .priority = (int32_t)chance(3) - 1,
                         .process = chance(3) ? -1 : (int)chance(PROCESSES),
@@ -332,7 +337,7 @@ struct hf_request make_request(int name)
         else if (chance(2)) /* as the library does, and its repetitions */
             req.fence = a->fence;
         if (req.op == HF_OP_EXTEND && chance(2))
-            req.ttl_ms = a->ttl_ms;
+            req.ttl_ms = some_ttl();
         if (a->workflow)
             tell_of_execution(&req, a);
     } else if (dice < 90) {
@@ -368,7 +373,7 @@ static struct hf_request holders_request(int name, enum hf_op op, bool of_execut
     struct actor *a = holder_of(name);
     struct hf_request req = {.op = op, .name = names[name], .token = a->token};
     req.fence = chance(8) ? holders_fence(name) : some_fence(name);
-    req.ttl_ms = op == HF_OP_EXTEND && chance(2) ? a->ttl_ms : 0;
+    req.ttl_ms = op == HF_OP_EXTEND && chance(2) ? some_ttl() : 0;
     req.reason = chance(2) ? "so it ended" : NULL;
     if (of_execution)
         tell_of_execution(&req, a);

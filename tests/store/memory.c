@@ -96,6 +96,9 @@ static void spoil_grant(struct hf_grant *kept, const struct hf_grant *before)
         kept->bound.n = 0;
     if (all.mutant == MUTANT_EXPIRES_LATE && kept->fence != before->fence)
         kept->expires_ms++;
+    if (all.mutant == MUTANT_SHORTENS_BY_RENEWING && before->fence == kept->fence &&
+        before->ttl_ms > kept->ttl_ms)
+        kept->expires_ms = hf_clock_boot_ms() + kept->ttl_ms;
     if (all.mutant == MUTANT_FORGETS_THE_CONFIRMATION && before->offered &&
         before->fence == kept->fence)
         kept->expires_ms = before->expires_ms;

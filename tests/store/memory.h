@@ -16,6 +16,7 @@
     X(FORGETS_WHO_RELEASED, "that an older lease was given back is not known by its fence")        \
     X(FORGETS_LOST_FENCES, "a lease that was lost some time ago counts as given back")             \
     X(EXPIRES_LATE, "a lease lasts a millisecond longer than it should")                           \
+    X(SHORTENS_BY_RENEWING, "a renewal for less makes a lease end earlier")                        \
     X(LOSES_THE_TAIL, "waiters behind the window are not counted")                                 \
     X(FORGETS_THE_TAKEOVER, "whose stale lease was taken over is not kept")                        \
     X(FORGETS_PROCESSES, "the processes of a lease are not kept")                                  \

@@ -50,6 +50,27 @@ def test_prefixes_are_stores_of_their_own(server, make_holdfast):
     assert len(one.lines("list")) == len(other.lines("list")) == 1
 
 
+def test_a_lease_of_etcd_that_lives_longer_is_kept(server, make_holdfast):
+    """A renewal for less (exclusion.md, row 6): the lock stays on its lease of etcd until that has less left."""
+    hf = make_holdfast(server.url("longer"))
+
+    def etcd_lease():
+        key, = json.loads(server.ctl("get", "longer/alive/a", "-w", "json"))["kvs"]
+        return key["lease"]
+
+    lease = hf.json("acquire", "--ttl", "3s", "a")
+    hf.ok("extend", "a", lease["token"], "--ttl", "20s")
+    long = etcd_lease()
+    hf.ok("extend", "a", lease["token"], "--ttl", "3s")
+    assert etcd_lease() == long
+
+    def is_on_another():
+        hf.ok("extend", "a", lease["token"])
+        return etcd_lease() != long
+    poll(is_on_another)
+    assert hf.json("extend", "a", lease["token"])["ttlMs"] == 3000
+
+
 def test_a_newer_format_is_refused(server, make_holdfast):
     server.ctl("put", "newer/meta", json.dumps({"format": 2}))
     refused = make_holdfast(server.url("newer"))("status", "a")

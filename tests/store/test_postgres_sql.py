@@ -162,6 +162,21 @@ def test_a_takeover_is_judged_again_once_it_has_the_row(place):
     assert other.answer().split("|")[0] == "-1"
 
 
+@pytest.mark.parametrize("repeat", [lambda fence: extend(1, fence, ttl_ms=2000), lambda fence: acquire(1, ttl_ms=2000)],
+                         ids=["extend", "acquire"])
+def test_a_renewal_that_waited_for_the_row_ends_no_lease_earlier(place, repeat):
+    """The bug (exclusion.md, row 6): it had read the clock before it waited, and wrote its own, earlier end."""
+    fence = grant(place.one, 1, ttl_ms=2000)
+    newer, late = place.session(), place.session()
+    newer("BEGIN")
+    assert newer(extend(1, fence, ttl_ms=3600000)) == "0"
+    late.send(repeat(fence))
+    assert not late.is_answered(0.5), "it did not wait for the row"
+    newer("COMMIT")
+    assert late.answer().split("|")[0] == "0"
+    assert place.one("SELECT locked_until > clock_timestamp() + interval '50 minutes' FROM holdfast.lock") == "t"
+
+
 def test_many_sessions_at_once_never_share_a_grant(place):
     """Each pair notes its fence between acquire and release, under the lock: never two at once, only growing."""
     place.one("CREATE TABLE seen (n serial, fence bigint, owner text); CREATE TABLE inside (one bool PRIMARY KEY)")

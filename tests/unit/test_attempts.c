@@ -170,6 +170,42 @@ static void retry_is_answered_as_pending_and_once_more_where_the_reply_was_lost(
     assert_int_equal(execution("x1")->spent, 1);
 }
 
+/* Its attempt ended as it said, and the execution was cancelled before there was another one. */
+static void retry_that_was_cancelled_is_no_loss_of_the_attempt_before(void **state)
+{
+    static const enum hf_outcome outcomes[] = {HF_OUTCOME_FAILED, HF_OUTCOME_LOST};
+    for (size_t i = 0; i < 2; i++) {
+        model_clear(m);
+        begin_with("A", "x1", NULL, NULL,
+                   (struct hf_request){.on_lost = HF_ON_LOST_RETRY, .retry_backoff_ms = BACKOFF});
+        struct hf_request end = {.op = HF_OP_RELEASE,
+                                 .token = "A",
+                                 .fence = a.lease.fence,
+                                 .execution_id = "x1",
+                                 .outcome = outcomes[i]};
+        assert_int_equal(ask(end), 0);
+        assert_state("x1", HF_PENDING);
+        cancel("x1");
+        assert_int_equal(ask(end), 0);
+        assert_state("x1", HF_ABORTED);
+    }
+}
+
+static void a_loss_that_was_cancelled_is_not_called_a_failure(void **state)
+{
+    begin_with("A", "x1", NULL, NULL, (struct hf_request){.on_lost = HF_ON_LOST_RETRY});
+    struct hf_request end = {.op = HF_OP_RELEASE,
+                             .token = "A",
+                             .fence = a.lease.fence,
+                             .execution_id = "x1",
+                             .outcome = HF_OUTCOME_FAILED};
+    m->now_ms += TTL;
+    settle();
+    cancel("x1");
+    assert_state("x1", HF_ABORTED);
+    assert_int_equal(ask(end), -HF_LOST);
+}
+
 /* ---- given up by its runner ------------------------------------------------------------------- */
 
 static int give_up(const char *who, int64_t fence)
@@ -369,6 +405,8 @@ int main(void)
         T(retry_waits_longer_each_time_until_attempts_are_spent),
         T(retry_is_answered_as_pending_and_once_more_where_the_reply_was_lost),
         T(retry_of_what_was_lost_is_no_answer_to_a_zombie),
+        T(retry_that_was_cancelled_is_no_loss_of_the_attempt_before),
+        T(a_loss_that_was_cancelled_is_not_called_a_failure),
         T(given_up_goes_by_on_lost),
         T(given_up_before_it_was_started_costs_nothing),
         T(given_up_not_by_who_has_lost_it),

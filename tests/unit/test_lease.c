@@ -218,11 +218,37 @@ static void rule_4_a_heartbeat_changes_times_only(void **state)
     assert_ms(a.lease.ttl_ms, TTL);
 }
 
+static int extend_for(const char *who, int64_t ttl_ms)
+{
+    return ask((struct hf_request){.op = HF_OP_EXTEND, .token = who, .ttl_ms = ttl_ms});
+}
+
 static void rule_4_extend_may_change_the_ttl(void **state)
 {
     take("A");
-    assert_int_equal(ask((struct hf_request){.op = HF_OP_EXTEND, .token = "A", .ttl_ms = 1000}), 0);
+    m->now_ms += TTL - 500;
+    assert_int_equal(extend_for("A", 1000), 0);
+    assert_ms(a.lease.ttl_ms, 1000);
+    m->now_ms += 900;
+    assert_int_equal(extend("A"), 0);
     m->now_ms += 1000;
+    assert_int_equal(extend("A"), -HF_LOST);
+}
+
+/* exclusion.md, row 6 */
+static void rule_4_a_late_copy_of_a_request_ends_no_lease_earlier(void **state)
+{
+    struct hf_request first = {.op = HF_OP_ACQUIRE, .token = "A", .owner = "A", .ttl_ms = 3000};
+    assert_int_equal(ask(first), 0);
+    assert_int_equal(extend_for("A", TTL), 0);
+    int64_t expires_at_ms = a.lease.expires_at_ms;
+    assert_int_equal(ask(first), 0);
+    assert_ms(a.lease.expires_at_ms, expires_at_ms);
+    assert_int_equal(extend_for("A", 1000), 0);
+    assert_ms(a.lease.expires_at_ms, expires_at_ms);
+    m->now_ms += TTL - 1;
+    assert_held_by("A");
+    m->now_ms += 1;
     assert_int_equal(extend("A"), -HF_LOST);
 }
 
@@ -531,6 +557,7 @@ int main(void)
         T(rule_2_a_retried_wait_keeps_its_place),
         T(rule_4_a_heartbeat_changes_times_only),
         T(rule_4_extend_may_change_the_ttl),
+        T(rule_4_a_late_copy_of_a_request_ends_no_lease_earlier),
         T(extended_events_are_sampled),
         T(rule_6_bug_10_a_contender_honours_the_holders_ttl),
         T(rule_7_acquire_takes_over_an_expired_lease),

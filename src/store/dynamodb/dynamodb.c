@@ -31,6 +31,8 @@ static void rollback(struct hf_store *store) { (void)store; }
 
 static int64_t now_ms(struct hf_store *store) { return hf_ddb_turn_of(store)->now_ms; }
 
+static int64_t unsure_ms(struct hf_store *store) { return hf_ddb_turn_of(store)->unsure_ms; }
+
 static int64_t wall_ms(struct hf_store *store) { return hf_ddb_turn_of(store)->wall_ms; }
 
 /* Nobody can be told: who waits asks again. */
@@ -59,6 +61,7 @@ const struct hf_record_ops hf_ddb_record_ops = {
     .count = hf_ddb_count_turns,
     .unpark = hf_ddb_unpark,
     .now_ms = now_ms,
+    .unsure_ms = unsure_ms,
     .wall_ms = wall_ms,
     .wake = wake,
     .wake_idle = wake_idle,

@@ -144,8 +144,8 @@ struct hf_ddb_turn {
     struct hf_store base;
     struct hf_ddb *s;
     const char *name;
-    int64_t now_ms;     /* a lease that ends by then is over: the early bound, less the margin */
-    int64_t lasting_ms; /* what is added to a lease's end, so that it is by the late bound */
+    int64_t now_ms;    /* a lease that ends by then is over: the early bound, less the margin */
+    int64_t unsure_ms; /* what is added to a lease's end, so that it is by the late bound */
     int64_t wall_ms;
     int64_t last_stamp; /* of this name: LastSeq in its item, then what this turn has given */
     struct hf_ddb_slot *slots;

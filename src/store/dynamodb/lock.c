@@ -224,25 +224,19 @@ int64_t hf_ddb_next_fence(struct hf_store *store)
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static void write_grant(struct hf_ddb_turn *t, const json_t *item, const struct hf_grant *g,
-                        json_t *next)
+static void write_grant(const struct hf_grant *g, json_t *next)
 {
     char text[HF_PROCESSES_TEXT_MAX], id[HF_LOCK_ID_LEN + 1];
     hf_lock_id_format(&g->id, id);
-    int64_t expires_ms = g->expires_ms;
-    bool renewed = strcmp(hf_ddb_get_text(item, "LockID"), id) != 0 ||
-                   hf_ddb_get_int(item, "ExpiresMs") != expires_ms;
-    if (renewed)
-        expires_ms += t->lasting_ms;
     hf_ddb_set_text(next, "LockID", id);
     hf_ddb_set_text(next, "Owner", g->owner);
     format_seconds(g->acquired_at_ms, text);
     hf_ddb_set_text(next, "AcquiredAt", text);
-    int64_t reaped_s = hf_ddb_expiry(expires_ms, text);
+    int64_t reaped_s = hf_ddb_expiry(g->expires_ms, text);
     hf_ddb_set_text(next, "ExpiresAt", text);
     if (!g->execution_id[0]) /* who takes it over ends its execution: it must not just vanish */
         hf_ddb_set_int(next, "TTL", reaped_s);
-    hf_ddb_set_int(next, "ExpiresMs", expires_ms);
+    hf_ddb_set_int(next, "ExpiresMs", g->expires_ms);
     hf_ddb_set_int(next, "TtlMs", g->ttl_ms);
     hf_ddb_set_int(next, "AcquiredMs", g->acquired_at_ms);
     hf_ddb_set_int(next, "SinceMs", g->acquired_ms);
@@ -315,7 +309,7 @@ static int write_lock(struct hf_ddb_turn *t, const char *pk, const struct hf_rec
     if (!next)
         return hf_fail(err, HF_NOMEM, "out of memory");
     if (rec->grant.held && !foreign)
-        write_grant(t, item, &rec->grant, next);
+        write_grant(&rec->grant, next);
     else if (!foreign)
         hf_ddb_set_text(next, "ExpiresAt", HF_DDB_RELEASED_AT);
     if (rec->grant.held) { /* what a quick release leaves to be found out later */

@@ -67,7 +67,7 @@ static void put_id(struct update *u, const char *placeholder, const char *prefix
 
 static void set_end(struct update *u, const struct hf_ddb_turn *t, int64_t ttl_ms)
 {
-    int64_t expires_ms = t->now_ms + ttl_ms + t->lasting_ms;
+    int64_t expires_ms = t->now_ms + ttl_ms + t->unsure_ms;
     char shown[32];
     put_int(u, ":reap", hf_ddb_expiry(expires_ms, shown));
     put_text(u, ":shown", shown);
@@ -181,7 +181,7 @@ static void update_to_extend(struct update *u, const struct hf_ddb_turn *t,
     require_own(u, t, req, id);
     put_int(u, ":one", 1);
     put_int(u, ":told", t->now_ms - HF_EXTENDED_EVERY_MS);
-    hf_buf_puts(&u->condition, " AND ToldMs > :told");
+    hf_buf_puts(&u->condition, " AND ToldMs > :told AND ExpiresMs <= :expires");
     hf_buf_puts(&u->set, "Rev = Rev + :one");
     set_end(u, t, req->ttl_ms);
 }
@@ -200,7 +200,7 @@ static void answer_extend(const struct hf_ddb_turn *t, const struct hf_request *
     memcpy(l->owner, g->owner, sizeof l->owner);
     memcpy(l->note, g->note, sizeof l->note);
     l->acquired_at_ms = g->acquired_at_ms;
-    l->expires_at_ms = t->wall_ms + (g->expires_ms - t->lasting_ms - t->now_ms);
+    l->expires_at_ms = t->wall_ms + (g->expires_ms - t->unsure_ms - t->now_ms);
     l->ttl_ms = g->ttl_ms;
     l->takeover = g->took;
 }

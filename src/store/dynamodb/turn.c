@@ -30,7 +30,7 @@ int hf_ddb_turn_begin(struct hf_ddb_turn *t, struct hf_ddb *s, const char *name,
             return hf_fail(err, HF_UNAVAILABLE, "DynamoDB's endpoint does not say what time it is");
     }
     t->now_ms = early_ms - HF_DYNAMO_SKEW_MS;
-    t->lasting_ms = late_ms - t->now_ms;
+    t->unsure_ms = late_ms - t->now_ms;
     t->wall_ms = late_ms;
     return 0;
 }

@@ -184,6 +184,9 @@ void hf_etcd_lease_give(struct hf_etcd *s, int64_t id);
 void hf_etcd_lease_forget(struct hf_etcd *s, int64_t id);
 /* -HF_NOT_FOUND: it has run out. */
 int hf_etcd_lease_renew(struct hf_etcd *s, int64_t id, struct hf_error *err);
+/* Whether it lives at least so long yet. -HF_NOT_FOUND: it has run out. */
+int hf_etcd_lease_outlives(struct hf_etcd *s, int64_t id, int64_t ttl_ms, bool *ret,
+                           struct hf_error *err);
 
 /* ---- txn.c ---------------------------------------------------------------------------------- */
 
@@ -201,9 +204,10 @@ struct hf_etcd_entry {
 struct hf_etcd_row {
     char name[HF_NAME_MAX + 1];
     bool held;
-    int64_t fence, expires_ms, lease;
     bool offered;
-    int64_t ttl_ms;
+    int64_t fence;
+    int64_t lease,
+        lease_ttl_ms; /* which etcd lease carries alive/NAME, and the ttl that it was taken for */
     int64_t tickets;
     char last_event[HF_ETCD_EVENT_ID_LEN + 1];
     int64_t given; /* the newest fence, of the record or of this change */

@@ -162,6 +162,22 @@ int hf_etcd_lease_renew(struct hf_etcd *s, int64_t id, struct hf_error *err)
     return 0;
 }
 
+int hf_etcd_lease_outlives(struct hf_etcd *s, int64_t id, int64_t ttl_ms, bool *ret,
+                           struct hf_error *err)
+{
+    struct hf_buf body = HF_BUF(256);
+    json_t *answer;
+    hf_buf_printf(&body, "{\"ID\":\"%lld\"}", (long long)id);
+    int r = hf_etcd_call(s, "/v3/lease/timetolive", &body, false, &answer, err);
+    hf_buf_clear(&body);
+    if (r < 0)
+        return r;
+    int64_t left_s = hf_etcd_number(answer, "TTL");
+    json_decref(answer);
+    *ret = left_s >= hf_etcd_lease_s(ttl_ms);
+    return left_s > 0 ? 0 : hf_fail(err, HF_NOT_FOUND, "the etcd lease has run out");
+}
+
 /* Until there is one, or it is known that there will be none. */
 static int grant_surely(struct hf_etcd *s, struct lease *l, struct hf_error *err)
 {

@@ -55,6 +55,7 @@ static const struct hf_etcd_field record_fields[] = {
 #define ROW(kind, name, member) HF_ETCD_FIELD(kind, struct hf_etcd_row, name, member)
 static const struct hf_etcd_field row_fields[] = {
     ROW(INT64, "lease", lease),
+    ROW(INT64, "leaseTtlMs", lease_ttl_ms),
     ROW(INT64, "tickets", tickets),
     ROW(TEXT, "lastEvent", last_event),
 };
@@ -142,9 +143,7 @@ static void note_row(struct hf_etcd_row *row, const struct hf_grant *g)
 {
     row->held = g->held;
     row->fence = g->fence;
-    row->expires_ms = g->expires_ms;
     row->offered = g->offered;
-    row->ttl_ms = g->ttl_ms;
 }
 
 /* ---- liveness ------------------------------------------------------------------------------- */
@@ -160,6 +159,7 @@ static int take_lease(struct hf_etcd_txn *t, const struct hf_grant *g, struct hf
     int64_t ttl_ms = g->offered && g->ttl_ms > HF_OFFER_MS ? HF_OFFER_MS : g->ttl_ms;
     free_lease(t, t->row.lease);
     t->row.lease = 0;
+    t->row.lease_ttl_ms = ttl_ms;
     if (g->offered)
         return hf_etcd_lease_of_offers(t->s, ttl_ms, &t->row.lease, err);
     if (t->n_taken == HF_ETCD_TAKEN_MAX)
@@ -170,9 +170,17 @@ static int take_lease(struct hf_etcd_txn *t, const struct hf_grant *g, struct hf
     return r;
 }
 
-static int renew_lease(struct hf_etcd_txn *t, struct hf_error *err)
+/* The etcd lease that carries it goes on, or, where that was taken for another ttl, another one begins. */
+static int renew_lease(struct hf_etcd_txn *t, const struct hf_grant *g, struct hf_error *err)
 {
-    int r = hf_etcd_lease_renew(t->s, t->row.lease, err);
+    bool stays = t->row.lease_ttl_ms == g->ttl_ms;
+    int r = 0;
+    if (stays)
+        r = hf_etcd_lease_renew(t->s, t->row.lease, err);
+    else if (t->row.lease_ttl_ms > g->ttl_ms) /* its end does not move back */
+        r = hf_etcd_lease_outlives(t->s, t->row.lease, g->ttl_ms, &stays, err);
+    if (r >= 0 && !stays)
+        r = take_lease(t, g, err);
     if (r != -HF_NOT_FOUND)
         return r;
     char key[HF_ETCD_KEY_MAX];
@@ -183,7 +191,8 @@ static int renew_lease(struct hf_etcd_txn *t, struct hf_error *err)
 }
 
 /* alive/NAME as the grant wants it. */
-static int save_alive(struct hf_etcd_txn *t, const struct hf_record *rec, struct hf_error *err)
+static int save_alive(struct hf_etcd_txn *t, const struct hf_record *rec,
+                      const struct hf_effects *fx, struct hf_error *err)
 {
     const struct hf_grant *g = &rec->grant;
     const struct hf_etcd_row *row = &t->row;
@@ -196,10 +205,10 @@ static int save_alive(struct hf_etcd_txn *t, const struct hf_record *rec, struct
         r = row->held ? hf_etcd_delete(t, key, err) : 0;
     } else {
         bool is_same = row->held && row->fence == g->fence && row->lease;
-        if (is_same && row->expires_ms == g->expires_ms && row->offered == g->offered)
+        if (is_same && !fx->renewed)
             return 0;
-        if (is_same && row->offered == g->offered && row->ttl_ms == g->ttl_ms)
-            r = renew_lease(t, err);
+        if (is_same && row->offered == g->offered)
+            r = renew_lease(t, g, err);
         else
             r = take_lease(t, g, err);
         snprintf(text, sizeof text, "%lld", (long long)g->expires_ms);
@@ -293,7 +302,7 @@ int hf_etcd_save(struct hf_store *store, const struct hf_record *rec, const stru
     int r = hf_etcd_add_events(t, fx, err);
     t->row.tickets += fx->put_self && !rec->self.ticket;
     if (r >= 0)
-        r = save_alive(t, rec, err);
+        r = save_alive(t, rec, fx, err);
     if (r >= 0 && !is_refresh_only(rec, fx))
         r = put_record(t, rec, err);
     if (r >= 0)

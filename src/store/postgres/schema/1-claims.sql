@@ -484,7 +484,7 @@ BEGIN
     END IF;
     UPDATE holdfast.lock
        SET ttl_ms = coalesce(nullif(p_ttl_ms, 0), ttl_ms), offered = false,
-           locked_until = p_now + coalesce(nullif(p_ttl_ms, 0), ttl_ms) * interval '1 millisecond'
+           locked_until = holdfast.renewed_until(locked_until, p_now, coalesce(nullif(p_ttl_ms, 0), ttl_ms))
      WHERE name = p_name AND fence = p_fence
     RETURNING * INTO l;
     RETURN holdfast.answer_with(holdfast.answer_of(l, p_now, 0, false), x);
@@ -514,7 +514,7 @@ BEGIN
     WITH renewed AS (
         UPDATE holdfast.lock AS l
            SET ttl_ms = coalesce(nullif(a.ttl_ms, 0), l.ttl_ms), offered = false,
-               locked_until = now + coalesce(nullif(a.ttl_ms, 0), l.ttl_ms) * interval '1 millisecond'
+               locked_until = holdfast.renewed_until(l.locked_until, now, coalesce(nullif(a.ttl_ms, 0), l.ttl_ms))
           FROM unnest(p_names, p_lock_ids, p_fences, p_ttls_ms) WITH ORDINALITY AS a(name, lock_id, fence, ttl_ms, i)
          CROSS JOIN LATERAL (SELECT m.ctid AS at FROM holdfast.lock AS m WHERE m.name = a.name AND m.fence = a.fence LIMIT 1) AS mine
          WHERE l.ctid = mine.at AND l.fence IS NOT DISTINCT FROM a.fence AND l.lock_id = a.lock_id AND l.locked_until > holdfast.clock()

@@ -581,7 +581,7 @@ AS $$
     SELECT CASE WHEN x.id IS NULL THEN p_was_released
                 WHEN p_was_released AND p_fence BETWEEN 1 AND x.fence - 1 AND p_outcome IN (2, 4) THEN true -- another attempt has begun since
                 ELSE CASE WHEN p_fence <> 0 THEN coalesce(p_fence = x.fence, false) ELSE p_was_released END
-                     AND (x.state = 'PENDING' AND p_outcome IN (2, 4) AND p_was_released -- it is retried, or repeated
+                     AND (x.state IN ('PENDING', 'ABORTED') AND p_outcome IN (2, 4) AND p_was_released -- it is retried, or was to be
                           OR x.state = CASE p_outcome WHEN 1 THEN 'SUCCESS' WHEN 2 THEN 'FAILED' ELSE 'ABORTED' END)
                      AND x.exit_code IS NOT DISTINCT FROM p_exit_code
            END

@@ -323,7 +323,7 @@ DECLARE
 BEGIN
     UPDATE holdfast.lock
        SET ttl_ms = coalesce(nullif(p_ttl_ms, 0), ttl_ms), offered = false,
-           locked_until = now + coalesce(nullif(p_ttl_ms, 0), ttl_ms) * interval '1 millisecond'
+           locked_until = holdfast.renewed_until(locked_until, now, coalesce(nullif(p_ttl_ms, 0), ttl_ms))
      WHERE name = p_name AND fence = p_fence -- as it is: an expression of it would be planned anew by every call
        AND lock_id = p_lock_id AND locked_until > holdfast.clock() AND execution_id IS NULL AND told_at > now - interval '5 minutes'
     RETURNING * INTO l;

@@ -317,6 +317,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION holdfast.end_grant IS 'End the lease: its token is spent (how: 1 given back, 2 lost). What becomes of its execution, the caller decides before';
 
+CREATE FUNCTION holdfast.renewed_until(p_until timestamptz, p_now timestamptz, p_ttl_ms bigint)
+RETURNS timestamptz LANGUAGE sql STABLE
+AS $$ SELECT greatest(p_until, p_now + p_ttl_ms * interval '1 millisecond') $$;
+COMMENT ON FUNCTION holdfast.renewed_until IS 'When a lease ends that is renewed: never earlier than before, for this may be a late copy of a request';
+
 CREATE FUNCTION holdfast.renew(t holdfast.turn, p_ttl_ms bigint) RETURNS holdfast.turn LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -325,7 +330,7 @@ BEGIN
     IF p_ttl_ms <> 0 THEN
         l.ttl_ms := p_ttl_ms;
     END IF;
-    l.locked_until := t.now + l.ttl_ms * interval '1 millisecond';
+    l.locked_until := holdfast.renewed_until(l.locked_until, t.now, l.ttl_ms);
     l.offered := false;
     IF t.now - l.told_at >= interval '5 minutes' THEN
         l.told_at := t.now;
