@@ -43,9 +43,9 @@ struct hf_plan {
 int64_t hf_lead_ms(int64_t ttl_ms, int64_t grace_ms);
 
 /*
- * For whoever watches a guardian that may be stopped. Half a lead before the deadline it is told once more
- * to kill; when what it guards still lives at this time, it is killed itself, and its tree by others: a
- * quarter of a lead before the deadline, and soon where the lease is lost already.
+ * A guardian may be stopped. Half a lead before the deadline the program tells it once more to kill. If the
+ * tree still lives at this time, the program kills the guardian and then the tree: a quarter of a lead
+ * before the deadline, and soon where the lease is lost already.
  */
 int64_t hf_guardian_ends_ms(int64_t now_ms, int64_t deadline_ms, int64_t lead_ms);
 

@@ -181,7 +181,7 @@ static int newest_slot(const struct recurring *r, struct hf *hf, int64_t to_ms, 
     return hf_parse_time(key + strlen(HF_SCHEDULE_PREFIX), ret_ms, NULL) >= 0;
 }
 
-/* How far it has got, as its newest key tells. Who was never there before has missed nothing. */
+/* How far it has got, as its newest key tells. A schedule that has none has missed nothing. */
 static int find_done(struct recurring *r, struct hf *hf, int64_t now_ms, struct hf_error *err)
 {
     int64_t newest_ms;

@@ -47,7 +47,7 @@ static void keep(int name, const struct hf_request *asked, int code)
     k->code = code;
 }
 
-/* The processes that it names must be there: they were told apart when it was first asked. */
+/* Only what lives can be asked for: a process is identified when a request names it. */
 static bool names_the_living(const struct hf_request *req)
 {
     bool living = !req->n_bound;

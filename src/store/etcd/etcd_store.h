@@ -206,8 +206,8 @@ struct hf_etcd_row {
     bool held;
     bool offered;
     int64_t fence;
-    int64_t lease,
-        lease_ttl_ms; /* which etcd lease carries alive/NAME, and the ttl that it was taken for */
+    int64_t lease;        /* of etcd, which carries alive/NAME */
+    int64_t lease_ttl_ms; /* the ttl that it was taken for */
     int64_t tickets;
     char last_event[HF_ETCD_EVENT_ID_LEN + 1];
     int64_t given; /* the newest fence, of the record or of this change */
