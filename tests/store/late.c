@@ -10,6 +10,7 @@ struct kept {
     struct hf_request req;
     char token[HF_UUID_LEN + 1], owner[24], execution_id[HF_UUID_LEN + 1];
     int code;
+    bool had_execution;
 };
 
 static struct {
@@ -37,14 +38,15 @@ static struct kept *find(int name, const struct hf_request *asked)
     return NULL;
 }
 
-static void keep(int name, const struct hf_request *asked, int code)
+static void keep(int name, const struct hf_request *asked, const struct hf_answer *answer)
 {
     struct kept *k = &of[name].kept[of[name].n++ % KEPT_MAX];
     k->req = *asked;
     k->req.token = copy_text(k->token, sizeof k->token, asked->token);
     k->req.owner = copy_text(k->owner, sizeof k->owner, asked->owner);
     k->req.execution_id = copy_text(k->execution_id, sizeof k->execution_id, asked->execution_id);
-    k->code = code;
+    k->code = answer->code;
+    k->had_execution = answer->has_execution;
 }
 
 /* Only what lives can be asked for: a process is identified when a request names it. */
@@ -56,11 +58,22 @@ static bool names_the_living(const struct hf_request *req)
     return living;
 }
 
+/*
+ * A fault of the product, not yet mended: a failed execution that was to happen once leaves its key to the
+ * next one, and a copy of its own request is taken for that; its id is there already.
+ */
+static bool would_repeat_an_id(const struct hf_request *req)
+{
+    const struct model_execution *x =
+        req->once && req->execution_id ? model_execution(h.model, req->execution_id) : NULL;
+    return x && (x->x.state == HF_FAILED || x->x.state == HF_ABORTED);
+}
+
 const struct hf_request *late_request(int name)
 {
     int64_t n = of[name].n < KEPT_MAX ? of[name].n : KEPT_MAX;
     const struct hf_request *req = n ? &of[name].kept[chance(n)].req : NULL;
-    return req && names_the_living(req) ? req : NULL;
+    return req && names_the_living(req) && !would_repeat_an_id(req) ? req : NULL;
 }
 
 /* ---- what must hold ------------------------------------------------------------------------- */
@@ -97,7 +110,8 @@ static bool has_own_fence(int name, const struct hf_request *req)
 static void check_release(int name, const struct kept *first, int code)
 {
     const struct hf_record *rec = &model_lock(h.model, names[name])->rec;
-    if (!first || first->req.op != HF_OP_RELEASE || !has_own_fence(name, &first->req))
+    if (!first || first->req.op != HF_OP_RELEASE || !has_own_fence(name, &first->req) ||
+        (first->req.outcome != HF_OUTCOME_NONE && !first->had_execution))
         return;
     bool is_known =
         rec->n_lost_fences && first->req.fence > rec->lost_fences[rec->n_lost_fences - 1];
@@ -136,5 +150,5 @@ void check_after(int name, const struct hf_request *asked, const struct hf_answe
     if (before->held && !same)
         of[name].ended[of[name].n_ended++ % ENDED_MAX] = before->id;
     if (!first)
-        keep(name, asked, answer->code);
+        keep(name, asked, answer);
 }
